@@ -59,7 +59,7 @@ struct Entry<K, V> {
 
 /// A reader's position in a map's history. Holds keys and no value, so a later change copies nothing for it.
 #[derive(Debug)]
-pub struct Seen<K> {
+pub struct MapCursor<K> {
     origin: Option<Arc<()>>,
     changes: u64,
     chunks: Vec<(u64, Vec<K>)>,
@@ -94,7 +94,7 @@ impl<K, V> Default for Chunk<K, V> {
     }
 }
 
-impl<K> Default for Seen<K> {
+impl<K> Default for MapCursor<K> {
     fn default() -> Self {
         Self {
             origin: None,
@@ -194,7 +194,11 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     /// Reports each key that came, changed or went since `seen`, with the value there now, and advances
     /// `seen`. `seen` must be of this map, earlier, or of none. Cost: the number of chunks, and the entries of
     /// changed chunks.
-    pub fn each_change<'a>(&'a self, seen: &mut Seen<K>, mut tell: impl FnMut(K, Option<&'a V>)) {
+    pub fn each_change<'a>(
+        &'a self,
+        seen: &mut MapCursor<K>,
+        mut tell: impl FnMut(K, Option<&'a V>),
+    ) {
         let same = seen
             .origin
             .as_ref()
@@ -226,7 +230,7 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
             .for_each(|key| tell(key, None));
         (seen.origin, seen.changes) = (Some(self.origin.clone()), self.changes);
     }
-    /// Entries whose key is in the half-open range of numbers.
+    /// Entries with keys in the half-open range of numbers.
     pub fn range(&self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = (K, &V)> + '_ {
         let first = self
             .chunks
@@ -347,7 +351,7 @@ mod tests {
             ops in prop::collection::vec((0u8..4, 1u64..300, any::<u8>()), 0..400), tell_every in 1usize..40, other_at in 0usize..800
         ) {
             let mut ours = ChunkMap::default();
-            let (mut seen, mut told, mut touched) = (Seen::default(), BTreeMap::new(), BTreeSet::new());
+            let (mut seen, mut told, mut touched) = (MapCursor::default(), BTreeMap::new(), BTreeSet::new());
             for (number, (what, key, value)) in ops.into_iter().enumerate() {
                 let key = JobId(key);
                 match what {

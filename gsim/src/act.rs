@@ -555,7 +555,7 @@ fn is_hopeless(reason: ReasonCode) -> bool {
 }
 
 /// Waits for others, and not only for a time to come, or in vain.
-fn depends(waits: Option<&gcore::ctl::Waits>, reason: ReasonCode) -> bool {
+fn depends(waits: Option<&gcore::ctl::OpenDependency>, reason: ReasonCode) -> bool {
     reason == ReasonCode::Dependency
         && waits.is_some_and(|waits| {
             waits

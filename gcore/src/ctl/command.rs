@@ -3,7 +3,7 @@
 //! A refusal is made before the first event of its command, so no command is half done.
 
 use crate::ctl::event::{JobChange, PolicyChange};
-use crate::ctl::state::{JoinToken, PastJob};
+use crate::ctl::state::{ForgottenJob, JoinToken};
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
@@ -210,7 +210,7 @@ pub enum Command {
     },
     /// A command with the stored records of jobs that its dependencies name and that are no longer in memory.
     Knowing {
-        past: Vec<PastJob>,
+        past: Vec<ForgottenJob>,
         asked: Box<Command>,
     },
     /// An older database was put in place: the incarnation goes above every fence, ids above every id seen,

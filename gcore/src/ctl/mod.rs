@@ -32,7 +32,7 @@ pub use command::{
     StepNode, Target, TargetResult,
 };
 pub use desired::desired;
-pub use event::{Event, GpuHistoryLine, JobChange, PolicyChange, Touched};
+pub use event::{Event, GpuHistoryLine, JobChange, PolicyChange, TouchedRows};
 pub use gpu::imex::imex_channel;
 pub use handle::handle;
 pub use job::admission::NORMAL_QOS;
@@ -57,7 +57,8 @@ pub use run::idle_policy::{
 };
 pub use run::stop_order::checkpoint_of;
 pub use state::{
-    Apart, Array, Dependent, Job, LateSpecs, Minutes, Node, PastJob, Run, State, Tally, Wait, Waits,
+    Array, EntryId, ForgottenJob, HeldTasks, Job, Node, OpenDependency, OpenTerm, RecentSpecs, Run,
+    State, SubmissionTimes, Tally,
 };
 pub use wake::{KEPT_FINISHED, next_deadline};
 

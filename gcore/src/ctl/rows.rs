@@ -2,6 +2,7 @@
 //!
 //! Only what cannot be derived; the rest is derived at every boot.
 
+use crate::ctl::apply::index::{index_array, index_job, index_run, watch};
 use crate::ctl::apply::index_pause;
 use crate::ctl::gpu;
 use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
@@ -76,18 +77,18 @@ impl State {
             state.node_names.insert(node.name.clone(), node.id);
             let id = node.id;
             state.nodes.insert(id, node);
-            state.watch(id);
+            watch(&mut state, id);
             index_pause(&mut state, id);
         }
         for token in rows.tokens {
             state.tokens.insert(token.hash.clone(), token);
         }
         for array in rows.arrays {
-            state.index_array(&array);
+            index_array(&mut state, &array);
             state.arrays.insert(array.id, array);
         }
         for job in rows.jobs {
-            state.index_job(&job);
+            index_job(&mut state, &job);
             state.jobs.insert(job.id, job);
         }
         // The runs of a node are in the rows of the runs: a placement does not write the node's row.
@@ -97,7 +98,7 @@ impl State {
                     node.runs.insert(run.id);
                 }
             }
-            state.index_run(&run);
+            index_run(&mut state, &run);
             state.runs.insert(run.id, run);
         }
         state.gone = gpu::missing::gone(&state);

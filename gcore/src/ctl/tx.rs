@@ -3,7 +3,7 @@
 use crate::ctl::apply::apply;
 use crate::ctl::command::{Actor, Refusal};
 use crate::ctl::event::Event;
-use crate::ctl::state::{PastJob, State};
+use crate::ctl::state::{ForgottenJob, State};
 use gmodel::Timestamp;
 
 /// The state and the events of one input. Events are applied as they are emitted, so that later parts of the
@@ -13,7 +13,7 @@ pub(crate) struct Tx<'a> {
     pub events: &'a mut Vec<Event>,
     pub now: Timestamp,
     /// Forgotten jobs that the command names, as the store knows them.
-    pub past: Vec<PastJob>,
+    pub past: Vec<ForgottenJob>,
 }
 
 impl Tx<'_> {

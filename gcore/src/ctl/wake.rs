@@ -8,7 +8,7 @@ use crate::ctl::node::fencing::{give_up, next_call, try_again};
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::reservation::window::next_edge;
 use crate::ctl::run::end::stop;
-use crate::ctl::state::{Dependent, Node, State};
+use crate::ctl::state::{EntryId, Node, State};
 use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, reservation};
 use gmodel::config::LostNodePolicy;
@@ -18,23 +18,7 @@ use gmodel::{JobId, NodeId, RunId, Timestamp};
 
 pub(crate) fn handle(tx: &mut Tx) {
     let now = tx.now;
-    let silent: Vec<NodeId> = tx
-        .state
-        .watched_nodes()
-        .filter(|node| silence_ends(tx.state, node).is_some_and(|at| at <= now))
-        .map(|node| node.id)
-        .collect();
-    for id in silent {
-        tx.emit(Event::NodeLinkChanged {
-            node: id,
-            link: Link::Down,
-            at: now,
-        });
-        if tx.state.config.lost_node == LostNodePolicy::Requeue {
-            let secs = tx.state.config.node_timeout_secs;
-            give_up(tx, id, &format!("the node was silent for {secs} s"));
-        }
-    }
+    lose_silent_nodes(tx);
     try_again(tx);
     let late: Vec<RunId> = tx
         .state
@@ -57,8 +41,8 @@ pub(crate) fn handle(tx: &mut Tx) {
         .map(|(_, id)| *id)
         .collect();
     for id in &due {
-        look_again(tx, Dependent::Job(*id), None);
-        look_again(tx, Dependent::Array(*id), None);
+        look_again(tx, EntryId::Job(*id), None);
+        look_again(tx, EntryId::Array(*id), None);
         drop_late(tx, *id);
     }
     let first_look = node::maintenance::clear(tx);
@@ -68,25 +52,46 @@ pub(crate) fn handle(tx: &mut Tx) {
     }
     forget_finished(tx);
     let look = reservation::upkeep::next_look(tx.state).is_some_and(|at| at <= now);
-    if edge
-        || look
-        || first_look
-        || !due.is_empty()
-        || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
-        || tx
-            .state
-            .automatic_drains
-            .first()
-            .is_some_and(|(at, _)| at.plus_secs(3600) <= now)
-        || tx
-            .state
-            .automatic_gpus
-            .first()
-            .is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
-    {
+    if edge || look || first_look || !due.is_empty() || is_time_due(tx.state, now) {
         reservation::upkeep::look(tx);
         tx.emit(Event::TimeReached { until: now });
     }
+}
+
+/// Marks nodes down that were silent for too long.
+fn lose_silent_nodes(tx: &mut Tx) {
+    let now = tx.now;
+    let silent: Vec<NodeId> = tx
+        .state
+        .watched_nodes()
+        .filter(|node| silence_ends(tx.state, node).is_some_and(|at| at <= now))
+        .map(|node| node.id)
+        .collect();
+    for id in silent {
+        tx.emit(Event::NodeLinkChanged {
+            node: id,
+            link: Link::Down,
+            at: now,
+        });
+        if tx.state.config.lost_node == LostNodePolicy::Requeue {
+            let secs = tx.state.config.node_timeout_secs;
+            give_up(tx, id, &format!("the node was silent for {secs} s"));
+        }
+    }
+}
+
+/// Whether a job may start, or the breaker may allow more, by the clock alone.
+fn is_time_due(state: &State, now: Timestamp) -> bool {
+    let hour_over = |at: Timestamp| at.plus_secs(3600) <= now;
+    state.not_yet.first().is_some_and(|(at, _)| *at <= now)
+        || state
+            .automatic_drains
+            .first()
+            .is_some_and(|(at, _)| hour_over(*at))
+        || state
+            .automatic_gpus
+            .first()
+            .is_some_and(|(at, ..)| hour_over(*at))
 }
 
 /// Most finished jobs, and arrays, that stay in memory for all of `min_job_age_secs`; beyond it the oldest

@@ -98,7 +98,7 @@ impl NodeRun {
 }
 
 impl NodeState {
-    /// A node whose spool has not been read.
+    /// A node that has not read its spool.
     pub fn new() -> Self {
         Self::default()
     }

@@ -4,7 +4,7 @@
 
 use gcore::ctl::state::PastRuns;
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
-use gcore::ctl::{Apart, LateSpecs, Waits};
+use gcore::ctl::{HeldTasks, OpenDependency, RecentSpecs};
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::job::Launch;
@@ -73,7 +73,7 @@ pub fn common_part(spec: &JobSpec) -> JobSpec {
 }
 
 /// The request of a row. Until schema 3 the row in common had all of it.
-fn whole(own: Option<OwnLaunch>, common: Arc<JobSpec>, late: &mut LateSpecs) -> Arc<JobSpec> {
+fn whole(own: Option<OwnLaunch>, common: Arc<JobSpec>, late: &mut RecentSpecs) -> Arc<JobSpec> {
     match own {
         Some(own) => late.share(own.with_common(&common)),
         None => common,
@@ -127,7 +127,7 @@ pub struct JobDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_key: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    waits: Option<Box<Waits>>,
+    waits: Option<Box<OpenDependency>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     preempted: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,7 +215,7 @@ impl JobDocument {
             idle_requeues,
         }
     }
-    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
+    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut RecentSpecs) -> Job {
         let Self {
             id,
             own,
@@ -317,11 +317,11 @@ pub struct ArrayDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_key: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    waits: Option<Box<Waits>>,
+    waits: Option<Box<OpenDependency>>,
     #[serde(default)]
     unsuccessful: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    apart: Vec<Apart>,
+    apart: Vec<HeldTasks>,
 }
 
 impl ArrayDocument {
@@ -370,7 +370,7 @@ impl ArrayDocument {
             apart,
         }
     }
-    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Array {
+    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut RecentSpecs) -> Array {
         let Self {
             id,
             own,

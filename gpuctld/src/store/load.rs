@@ -3,7 +3,7 @@
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
-use gcore::ctl::LateSpecs;
+use gcore::ctl::RecentSpecs;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{KEPT_FINISHED, Rows};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
@@ -99,7 +99,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = RequestCache {
         by_id: HashMap::new(),
-        late: LateSpecs::default(),
+        late: RecentSpecs::default(),
         read: db.prepare(REQUEST)?,
         ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
     };
@@ -206,7 +206,7 @@ fn load_automatic_quarantines(
 struct RequestCache<'a> {
     by_id: HashMap<i64, Arc<JobSpec>>,
     /// Equal ones among those with a row in common.
-    late: LateSpecs,
+    late: RecentSpecs,
     read: Statement<'a>,
     ids: SpecIds,
 }

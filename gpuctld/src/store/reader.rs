@@ -31,7 +31,7 @@ pub use trace::TracedJob;
 
 use super::error::ReadError;
 use super::open::open_reader;
-use gcore::ctl::PastJob;
+use gcore::ctl::ForgottenJob;
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, Timestamp};
 use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
@@ -241,7 +241,7 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn past_jobs(&self, names: Vec<JobRef>) -> Result<Vec<PastJob>, ReadError> {
+    pub async fn past_jobs(&self, names: Vec<JobRef>) -> Result<Vec<ForgottenJob>, ReadError> {
         self.ask(move |db| past::past_jobs(db, &names)).await
     }
 

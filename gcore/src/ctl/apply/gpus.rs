@@ -1,5 +1,6 @@
 //! What the events of single GPUs change. Infallible, without clock or chance.
 
+use crate::ctl::apply::index::watch;
 use crate::ctl::apply::memos::forget_what_fits;
 use crate::ctl::apply::records::{node_mut, raise_generation};
 use crate::ctl::event::{Event, GpuNoteKind};
@@ -27,12 +28,12 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             note_cut(node_mut(state, *node), uuid, what, *at);
             check_ordered(node_mut(state, *node), uuid, what, by);
             raise_generation(state, *node);
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::GpuOrderEnded { node, done, .. } => {
             order_ended(state, *node, done);
             raise_generation(state, *node);
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::GpuNoted {
             node, uuid, kind, ..
@@ -68,7 +69,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             // The next GPU in turn need not wait.
             state.next_check_look = *at;
             raise_generation(state, *node);
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::GpuJudged {
             node,

@@ -1,5 +1,6 @@
 //! What reports of idle GPUs change, and the warnings that follow from them.
 
+use crate::ctl::apply::index::index_idle_untold;
 use crate::ctl::event::Event;
 use crate::ctl::state::{IdleWarning, NodeIdleness, State};
 use gmodel::idle::keep_spells;
@@ -16,33 +17,8 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
     else {
         return;
     };
-    if let Event::RunIdleSeen {
-        node,
-        idle_secs,
-        watched_secs,
-        at,
-        ..
-    } = event
-    {
-        let seen = NodeIdleness {
-            at: *at,
-            watched_secs: *watched_secs,
-            idle_secs: idle_secs.clone(),
-        };
-        let mut known = state.idle_seen.get(*id).cloned().unwrap_or_default();
-        known.by_node.insert(*node, seen);
-        state.idle_seen.insert(*id, known);
-        return;
-    }
-    if let Event::RunIdled {
-        levels,
-        watched_secs,
-        ..
-    } = event
-    {
-        let seen = state.idle_seen.get_mut(*id).expect("it was seen");
-        (seen.levels, seen.watched_secs) = (*levels, *watched_secs);
-        return;
+    if matches!(event, Event::RunIdleSeen { .. } | Event::RunIdled { .. }) {
+        return sampled(state, event);
     }
     let run = state.runs.get_mut(*id).expect("an idle run is there");
     let idle = run.idle.get_or_insert_default();
@@ -81,5 +57,36 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
         _ => idle.warned.iter_mut().for_each(|warned| warned.told = true),
     }
     let is_untold = run.is_idle_untold();
-    state.index_idle_untold(*id, is_untold);
+    index_idle_untold(state, *id, is_untold);
+}
+
+/// The samples of a run's nodes, and its idleness over all of them.
+fn sampled(state: &mut State, event: &Event) {
+    match event {
+        Event::RunIdleSeen {
+            run,
+            node,
+            idle_secs,
+            watched_secs,
+            at,
+        } => {
+            let sample = NodeIdleness {
+                at: *at,
+                watched_secs: *watched_secs,
+                idle_secs: idle_secs.clone(),
+            };
+            let mut known = state.idle_seen.get(*run).cloned().unwrap_or_default();
+            known.by_node.insert(*node, sample);
+            state.idle_seen.insert(*run, known);
+        }
+        Event::RunIdled {
+            run,
+            levels,
+            watched_secs,
+        } => {
+            let known = state.idle_seen.get_mut(*run).expect("it was sampled");
+            (known.levels, known.watched_secs) = (*levels, *watched_secs);
+        }
+        _ => {}
+    }
 }

@@ -1,10 +1,11 @@
 //! What the events of jobs and arrays change, from submission until they are forgotten. Infallible, without
 //! clock or chance.
 
+use crate::ctl::apply::index::{index_array, index_begin, index_deadline, index_job, set_waits};
 use crate::ctl::apply::records::{array_mut, job_mut, lift, raise_generations, run_mut};
 use crate::ctl::event::JobChange;
 use crate::ctl::job::dependency::readiness;
-use crate::ctl::state::{Array, ClientKey, Dependent, Job, State, TaskOf, Waits};
+use crate::ctl::state::{Array, ClientKey, EntryId, Job, OpenDependency, State, TaskOf};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
@@ -53,7 +54,7 @@ pub(crate) fn submitted(
             apart: Vec::new(),
         };
         state.next_job = state.next_job.max(id.0 + u64::from(tasks.len()));
-        state.index_array(&array);
+        index_array(state, &array);
         state.arrays.insert(id, array);
     } else {
         let job = Job {
@@ -75,7 +76,7 @@ pub(crate) fn submitted(
             past: Rare::default(),
         };
         state.next_job = state.next_job.max(id.0 + 1);
-        state.index_job(&job);
+        index_job(state, &job);
         state.jobs.insert(id, job);
     }
 }
@@ -123,12 +124,12 @@ pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
         past: Rare::default(),
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
-    state.index_job(&job);
+    index_job(state, &job);
     // The array's count included it.
     state.tally.remove(&job.spec, 1);
     state.jobs.insert(job.id, job);
     if none_left {
-        state.set_waits(Dependent::Array(id), None);
+        set_waits(state, EntryId::Array(id), None);
     }
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
     }
     job.eligible = job.eligible.max(at);
     let (eligible, spec) = (job.eligible, job.spec.clone());
-    state.index_begin(id, eligible, eligible, &spec);
+    index_begin(state, id, eligible, eligible, &spec);
 }
 
 pub(crate) fn array_held(array: &mut Array, mark: &HoldMark) {
@@ -178,7 +179,7 @@ pub(crate) fn tasks_released(
         array.eligible = array.eligible.max(at);
     }
     let (eligible, spec) = (array.eligible, array.spec.clone());
-    state.index_begin(id, eligible, eligible, &spec);
+    index_begin(state, id, eligible, eligible, &spec);
 }
 
 pub(crate) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
@@ -188,7 +189,7 @@ pub(crate) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, 
     array.tidy_apart();
     array.eligible = array.eligible.max(at);
     let (eligible, spec) = (array.eligible, array.spec.clone());
-    state.index_begin(id, eligible, eligible, &spec);
+    index_begin(state, id, eligible, eligible, &spec);
 }
 
 /// The pending reason as far as holds go; the next pass says more.
@@ -314,8 +315,8 @@ pub(crate) fn updated(state: &mut State, id: JobId, change: &JobChange) {
     if let Some((spec, limit_secs, submitted)) =
         job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted))
     {
-        state.index_begin(id, submitted, eligible, &spec);
-        state.index_deadline(id, &spec, limit_secs);
+        index_begin(state, id, submitted, eligible, &spec);
+        index_deadline(state, id, &spec, limit_secs);
     }
 }
 
@@ -338,8 +339,8 @@ pub(crate) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     let untouched = array.pending.len();
     state.tally.remove(&before, untouched);
     state.tally.add(&spec, untouched);
-    state.index_begin(id, submitted, eligible, &spec);
-    state.index_deadline(id, &spec, limit_secs);
+    index_begin(state, id, submitted, eligible, &spec);
+    index_deadline(state, id, &spec, limit_secs);
 }
 
 pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
@@ -357,7 +358,7 @@ pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
     let (task, spec) = (job.task, job.spec.clone());
     state.tally.remove(&spec, 1);
     state.finished.insert((at, id));
-    state.set_waits(Dependent::Job(id), None);
+    set_waits(state, EntryId::Job(id), None);
     if let Some(task) = task {
         let array = array_mut(state, task.array);
         array.own_pending -= 1;
@@ -384,7 +385,7 @@ pub(crate) fn tasks_cancelled(
     let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
     state.tally.remove(&spec, positions.len());
     if none_left {
-        state.set_waits(Dependent::Array(id), None);
+        set_waits(state, EntryId::Array(id), None);
     }
 }
 
@@ -395,22 +396,22 @@ pub(crate) fn close_array(array: &mut Array, at: Timestamp) {
 
 pub(crate) fn waits_changed(
     state: &mut State,
-    who: Dependent,
-    waits: Option<Box<Waits>>,
+    who: EntryId,
+    waits: Option<Box<OpenDependency>>,
     at: Timestamp,
 ) {
     let still = waits.is_some();
-    state.set_waits(who, waits);
+    set_waits(state, who, waits);
     if still {
         return;
     }
     // Its age counts from here, as in Slurm.
     let (eligible, reason, spec) = match who {
-        Dependent::Job(id) => {
+        EntryId::Job(id) => {
             let job = job_mut(state, id);
             (&mut job.eligible, &mut job.reason, job.spec.clone())
         }
-        Dependent::Array(id) => {
+        EntryId::Array(id) => {
             let array = array_mut(state, id);
             (&mut array.eligible, &mut array.reason, array.spec.clone())
         }
@@ -423,7 +424,7 @@ pub(crate) fn waits_changed(
     ) {
         *reason = Reason::default();
     }
-    state.index_begin(who.id(), eligible, eligible, &spec);
+    index_begin(state, who.id(), eligible, eligible, &spec);
 }
 
 pub(crate) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {

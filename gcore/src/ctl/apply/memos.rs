@@ -1,6 +1,6 @@
 //! Memos of the controller that runs: no decision rests on them, and no store keeps them.
 
-use crate::ctl::job::limits::{Held, held};
+use crate::ctl::job::limits::{LimitScope, held};
 use crate::ctl::state::State;
 use gmodel::{JobId, JobSpec, Request, Seq, Timestamp};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub(crate) fn forget_respecified(state: &mut State, made_from: Seq) {
 pub(crate) fn note_submission(state: &mut State, spec: &JobSpec, now: Timestamp) {
     let mut limited: BTreeMap<String, u32> = BTreeMap::new();
     for partition in state.config.partitions_of(&spec.partition) {
-        let subject = |held: &Held| {
+        let subject = |held: &LimitScope| {
             held.scope
                 .subject(held.account, &spec.user.name, &spec.qos, &partition.name)
         };

@@ -4,7 +4,7 @@
 
 mod gpus;
 mod idle;
-mod index;
+pub(crate) mod index;
 mod jobs;
 pub(crate) mod memos;
 mod nodes;
@@ -26,7 +26,7 @@ use crate::ctl::apply::records::{
 };
 use crate::ctl::event::Event;
 use crate::ctl::reservation::window::{Reservations, asked, drawing};
-use crate::ctl::state::{AdoptionWindow, Dependent, Run, State};
+use crate::ctl::state::{AdoptionWindow, EntryId, Run, State};
 use gmodel::{JobId, JobState, RunId};
 use std::sync::Arc;
 
@@ -94,11 +94,11 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::RoomPromised {
-            who: Dependent::Job(id),
+            who: EntryId::Job(id),
             reason,
         } => job_mut(state, *id).reason = reason.clone(),
         Event::RoomPromised {
-            who: Dependent::Array(id),
+            who: EntryId::Array(id),
             reason,
         } => array_mut(state, *id).reason = reason.clone(),
         Event::JobsForgotten { jobs, arrays } => jobs::forgotten(state, jobs, arrays),

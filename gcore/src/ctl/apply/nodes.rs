@@ -1,10 +1,11 @@
 //! What the events of nodes change. Infallible, without clock or chance.
 
+use crate::ctl::apply::index::watch;
 use crate::ctl::apply::memos::forget_what_fits;
 use crate::ctl::apply::records::{lift, node_mut};
 use crate::ctl::event::Event;
 use crate::ctl::node;
-use crate::ctl::state::{FenceFailure, Fencing, Node, Renewed, State, Strike};
+use crate::ctl::state::{CertificateRenewal, FenceFailure, Fencing, Node, State, Strike};
 use gmodel::node::{GpuEntry, Inventory, Link};
 use gmodel::{GpuSlot, JobId, NodeId, Timestamp};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 .as_ref()
                 .map_or(0, |before| before.count)
                 .saturating_add(1);
-            one.renewed = Some(Box::new(Renewed {
+            one.renewed = Some(Box::new(CertificateRenewal {
                 at: *at,
                 from: from.clone(),
                 count,
@@ -66,20 +67,20 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             one.link = Link::Up;
             one.link_since = *at;
             one.fencing = None;
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeInventory {
             node, inventory, ..
         } => {
             take_inventory(node_mut(state, *node), inventory);
             forget_what_fits(state);
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeLinkChanged { node, link, at } => {
             let one = node_mut(state, *node);
             one.link = *link;
             one.link_since = *at;
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeObeyed { node, generation } => {
             let node = node_mut(state, *node);
@@ -97,7 +98,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeDrainDue { node, due } => {
             node_mut(state, *node).empty_by = Some(*due);
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeResumed {
             node, owner, at, ..
@@ -109,7 +110,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 one.strikes.clear();
                 one.well_since = *at;
             }
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeStruck { node, strike } => struck(state, *node, strike),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
@@ -132,7 +133,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 asked: *at,
                 failed: None,
             };
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeFenceFailed {
             node,
@@ -148,11 +149,11 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 text: text.clone(),
                 retry: *retry,
             });
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeFenced { node, .. } => {
             node_mut(state, *node).fencing = None;
-            state.watch(*node);
+            watch(state, *node);
         }
         Event::NodeRemoved { node, .. } => {
             if let Some(node) = state.nodes.remove(*node) {

@@ -1,5 +1,6 @@
 //! What a requeue changes of a job that was over, or of cancelled tasks of an array.
 
+use crate::ctl::apply::index::{index_begin, index_deadline};
 use crate::ctl::apply::jobs::{close_array, reason_of, respecify};
 use crate::ctl::apply::records::{array_mut, job_mut, run_mut};
 use crate::ctl::event::Event;
@@ -54,8 +55,8 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     if !spec.partitions.is_empty() {
         respecify(state, id, |spec| spec.unsettle());
     }
-    state.index_begin(id, submitted, at, &spec);
-    state.index_deadline(id, &spec, limit_secs);
+    index_begin(state, id, submitted, at, &spec);
+    index_deadline(state, id, &spec, limit_secs);
     if let Some(task) = task {
         let array = array_mut(state, task.array);
         array.own_pending += 1;
@@ -82,6 +83,6 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
         array.eligible,
     );
     state.tally.add(&spec, positions.len());
-    state.index_begin(id, submitted, eligible, &spec);
-    state.index_deadline(id, &spec, limit_secs);
+    index_begin(state, id, submitted, eligible, &spec);
+    index_deadline(state, id, &spec, limit_secs);
 }

@@ -2,13 +2,14 @@
 //! chance.
 
 use crate::ctl::apply::gpus::{drop_orders_on, note_freed};
+use crate::ctl::apply::index::{index_begin, index_deadline, index_run, index_tries, set_waits};
 use crate::ctl::apply::jobs::{close_array, respecify};
 use crate::ctl::apply::records::{
     array_mut, job_mut, node_mut, raise_generation, raise_generations, run_mut,
 };
 use crate::ctl::apply::{jobs, stops, usage};
 use crate::ctl::owner::IDLE_POLICY;
-use crate::ctl::state::{DOWNED_MILLIS, Dependent, Member, NodeFailure, Outcome, Run, State};
+use crate::ctl::state::{DOWNED_MILLIS, EntryId, Member, NodeFailure, Outcome, Run, State};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
 use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
@@ -48,7 +49,7 @@ pub(crate) fn placed(
     }
     if waited {
         // Only an adopted run: it runs, whatever its job waited for.
-        state.set_waits(Dependent::Job(id.job), None);
+        set_waits(state, EntryId::Job(id.job), None);
     }
     let members = allocation
         .iter()
@@ -62,7 +63,7 @@ pub(crate) fn placed(
         node.runs.insert(id);
         node.generation = generation;
     }
-    state.index_run(&run);
+    index_run(state, &run);
     state.runs.insert(id, run);
 }
 
@@ -224,13 +225,9 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
 /// Most failed nodes that a job remembers.
 const MAX_FAILURES: usize = 32;
 
-fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
-    let run = state.runs.get(id).expect("run exists");
-    let ran_millis = outcome
-        .started
-        .map_or(0, |started| outcome.ended.since_millis(started));
-    let failed: Vec<NodeFailure> = run
-        .failed_nodes()
+/// The nodes that failed a run.
+fn failures(run: &Run, outcome: &Outcome, ran_millis: i64, at: Timestamp) -> Vec<NodeFailure> {
+    run.failed_nodes()
         .map(|(node, text)| {
             let is_launch = run.failed_launch(node);
             let downed = !is_launch
@@ -239,14 +236,22 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Times
                 && run.lost_node(node);
             NodeFailure {
                 node,
-                attempt: id.attempt,
+                attempt: run.id.attempt,
                 at,
                 text: text.to_owned(),
                 launches: u32::from(is_launch),
                 downed,
             }
         })
-        .collect();
+        .collect()
+}
+
+fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
+    let run = state.runs.get(id).expect("run exists");
+    let ran_millis = outcome
+        .started
+        .map_or(0, |started| outcome.ended.since_millis(started));
+    let failed = failures(run, outcome, ran_millis, at);
     let job = job_mut(state, id.job);
     let downed_runs = if failed.iter().any(|failure| failure.downed) {
         job.downed_runs + 1
@@ -317,14 +322,14 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         }
         let job = job_mut(state, id.job);
         let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
-        state.index_begin(id.job, submitted, eligible, &spec);
-        state.index_deadline(id.job, &spec, limit_secs);
+        index_begin(state, id.job, submitted, eligible, &spec);
+        index_deadline(state, id.job, &spec, limit_secs);
         let job = state
             .jobs
             .get(id.job)
             .expect("it was there just now")
             .clone();
-        state.index_tries(&job);
+        index_tries(state, &job);
     } else {
         job.state = outcome.state;
         job.ended = Some(outcome.ended);

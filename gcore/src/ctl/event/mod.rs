@@ -13,7 +13,7 @@ pub use job_change::JobChange;
 pub use policy_change::PolicyChange;
 
 use crate::ctl::state::{
-    AdoptionWindow, Dependent, JoinToken, Outcome, Stop, Strike, Suspension, Waits,
+    AdoptionWindow, EntryId, JoinToken, OpenDependency, Outcome, Stop, Strike, Suspension,
 };
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
@@ -117,8 +117,8 @@ pub enum Event {
     },
     /// What of a dependency is not met; `None`: nothing.
     WaitsChanged {
-        who: Dependent,
-        waits: Option<Box<Waits>>,
+        who: EntryId,
+        waits: Option<Box<OpenDependency>>,
         at: Timestamp,
     },
     /// Untouched tasks of an array, cancelled together.
@@ -136,7 +136,7 @@ pub enum Event {
     /// A nomination changed: the nodes on which the job is to start. No later pass can derive it once its
     /// victims are gone.
     RoomPromised {
-        who: Dependent,
+        who: EntryId,
         reason: Reason,
     },
     JobsForgotten {
@@ -523,7 +523,7 @@ fn is_none(code: &ReasonCode) -> bool {
 
 /// The rows an event changes: the store rewrites exactly these from the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct TouchedRows {
     pub job: Option<JobId>,
     pub array: Option<JobId>,
     pub run: Option<RunId>,
@@ -587,30 +587,30 @@ impl Event {
     }
 
     /// Which rows the event changes.
-    pub fn touched(&self) -> Touched {
-        let none = Touched::default();
-        let job = |job: JobId| Touched {
+    pub fn touched(&self) -> TouchedRows {
+        let none = TouchedRows::default();
+        let job = |job: JobId| TouchedRows {
             job: Some(job),
             ..none
         };
-        let of_array = |array: JobId| Touched {
+        let of_array = |array: JobId| TouchedRows {
             array: Some(array),
             ..none
         };
-        let of_run = |run: RunId| Touched {
+        let of_run = |run: RunId| TouchedRows {
             job: Some(run.job),
             run: Some(run),
             array_of_job: true,
             ..none
         };
-        let node = |node: NodeId| Touched {
+        let node = |node: NodeId| TouchedRows {
             node: Some(node),
             ..none
         };
         match self {
             Self::JobSubmitted { id, spec, .. } if spec.array.is_some() => of_array(*id),
             Self::JobSubmitted { id, .. } => job(*id),
-            Self::TaskSplit { array, position } => Touched {
+            Self::TaskSplit { array, position } => TouchedRows {
                 job: Some(JobId(array.0 + u64::from(*position))),
                 array: Some(*array),
                 ..none
@@ -618,31 +618,31 @@ impl Event {
             Self::JobHeld { job: id, .. }
             | Self::JobReleased { job: id, .. }
             | Self::JobUpdated { job: id, .. } => job(*id),
-            Self::JobCancelled { job: id, .. } => Touched {
+            Self::JobCancelled { job: id, .. } => TouchedRows {
                 job: Some(*id),
                 array_of_job: true,
                 ..none
             },
-            Self::JobRequeued { job: id, run, .. } => Touched {
+            Self::JobRequeued { job: id, run, .. } => TouchedRows {
                 job: Some(*id),
                 run: *run,
                 array_of_job: true,
                 ..none
             },
             Self::WaitsChanged {
-                who: Dependent::Job(id),
+                who: EntryId::Job(id),
                 ..
             }
             | Self::RoomPromised {
-                who: Dependent::Job(id),
+                who: EntryId::Job(id),
                 ..
             } => job(*id),
             Self::WaitsChanged {
-                who: Dependent::Array(id),
+                who: EntryId::Array(id),
                 ..
             }
             | Self::RoomPromised {
-                who: Dependent::Array(id),
+                who: EntryId::Array(id),
                 ..
             } => of_array(*id),
             Self::ArrayHeld { array, .. }
@@ -657,7 +657,7 @@ impl Event {
             | Self::RunEnded { run, .. }
             | Self::RequeueDropped { run, .. }
             | Self::RunSettled { run, .. } => of_run(*run),
-            Self::RunSuspended { run, .. } | Self::RunResumed { run, .. } => Touched {
+            Self::RunSuspended { run, .. } | Self::RunResumed { run, .. } => TouchedRows {
                 job: Some(run.job),
                 run: Some(*run),
                 ..none
@@ -674,11 +674,11 @@ impl Event {
             | Self::StepEnded { run, .. }
             | Self::RunClassed { run, .. }
             | Self::RunForfeited { run, .. }
-            | Self::RunClosed { run } => Touched {
+            | Self::RunClosed { run } => TouchedRows {
                 run: Some(*run),
                 ..none
             },
-            Self::RunReported { run, .. } | Self::RunMarked { run, .. } => Touched {
+            Self::RunReported { run, .. } | Self::RunMarked { run, .. } => TouchedRows {
                 job: Some(run.job),
                 run: Some(*run),
                 ..none
@@ -704,11 +704,11 @@ impl Event {
             | Self::NodeFenceFailed { node: id, .. }
             | Self::NodeFenced { node: id, .. }
             | Self::NodeRemoved { node: id, .. } => node(*id),
-            Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched {
+            Self::TokenMinted { .. } | Self::TokenSpent { .. } => TouchedRows {
                 tokens: true,
                 ..none
             },
-            Self::PolicyChanged { .. } => Touched {
+            Self::PolicyChanged { .. } => TouchedRows {
                 policy: true,
                 ..none
             },

@@ -104,6 +104,21 @@ fn due(
             }
         }
     }
+    put_witnesses_first(state, &idle, &mut ready);
+    let mut ready: Vec<(Timestamp, NodeId, String)> = ready
+        .into_iter()
+        .map(|(node, (tried, uuid))| (tried, node, uuid.to_owned()))
+        .collect();
+    ready.sort_unstable();
+    (ready, next)
+}
+
+/// Another idle GPU of the kind goes first where an outlier needs a comparison.
+fn put_witnesses_first<'a>(
+    state: &'a State,
+    idle: &[(&'a Node, &'a GpuEntry)],
+    ready: &mut BTreeMap<NodeId, (Timestamp, &'a str)>,
+) {
     for (_, suspect) in gpus(state) {
         let unseen = |kept: &&GpuCheckRecord| {
             kept.strikes > 0
@@ -126,15 +141,9 @@ fn due(
             .find(may_be)
             .filter(|_| !is_peer_checked(state, suspect))
         {
-            put_first(&mut ready, node, gpu, Timestamp(0));
+            put_first(ready, node, gpu, Timestamp(0));
         }
     }
-    let mut ready: Vec<(Timestamp, NodeId, String)> = ready
-        .into_iter()
-        .map(|(node, (tried, uuid))| (tried, node, uuid.to_owned()))
-        .collect();
-    ready.sort_unstable();
-    (ready, next)
 }
 
 /// The GPU of a node that was not checked for the longest time.

@@ -3,7 +3,7 @@
 
 use crate::ctl::event::{Event, GpuNoteKind};
 use crate::ctl::gpu;
-use crate::ctl::state::State;
+use crate::ctl::state::{Node, State};
 use crate::ctl::tx::Tx;
 use gmodel::NodeId;
 use gmodel::gpu_health::RepairStage;
@@ -12,7 +12,7 @@ use gmodel::node::{GpuInfo, Inventory};
 use std::collections::BTreeMap;
 
 /// A line of the history.
-struct Note {
+struct HistoryNote {
     uuid: String,
     kind: GpuNoteKind,
     text: String,
@@ -62,6 +62,24 @@ pub(crate) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
             wanting.push(info.uuid.clone());
         }
     }
+    let went = gone(tx.state, node, inventory, &mut notes);
+    emit_notes(tx, id, notes);
+    for (uuid, from) in came {
+        gpu::missing::left(tx, uuid, from, id);
+    }
+    for (uuid, to) in went {
+        gpu::missing::left(tx, uuid, id, to);
+    }
+    wanting
+}
+
+/// Notes the GPUs that the node no longer has. Returns those that another node has now, with that node.
+fn gone(
+    state: &State,
+    node: &Node,
+    inventory: &Inventory,
+    notes: &mut Vec<HistoryNote>,
+) -> Vec<(String, NodeId)> {
     let here: BTreeMap<&str, ()> = inventory
         .gpus
         .iter()
@@ -71,7 +89,7 @@ pub(crate) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
     for gpu in node.gpus.iter().filter(|gpu| {
         gpu.present && gpu.info.slice.is_none() && !here.contains_key(gpu.info.uuid.as_str())
     }) {
-        if let Some(to) = gpu::missing::is_in(tx.state, id, &gpu.info.uuid) {
+        if let Some(to) = gpu::missing::is_in(state, node.id, &gpu.info.uuid) {
             went.push((gpu.info.uuid.clone(), to));
             continue;
         }
@@ -80,14 +98,18 @@ pub(crate) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
         } else {
             format!("it was out of service: {}", gpu.info.fault)
         };
-        notes.push(Note {
+        notes.push(HistoryNote {
             uuid: gpu.info.uuid.clone(),
             kind: GpuNoteKind::Gone,
             text,
             automatic: false,
         });
     }
-    for Note {
+    went
+}
+
+fn emit_notes(tx: &mut Tx, id: NodeId, notes: Vec<HistoryNote>) {
+    for HistoryNote {
         uuid,
         kind,
         mut text,
@@ -106,16 +128,9 @@ pub(crate) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
             at: tx.now,
         });
     }
-    for (uuid, from) in came {
-        gpu::missing::left(tx, uuid, from, id);
-    }
-    for (uuid, to) in went {
-        gpu::missing::left(tx, uuid, id, to);
-    }
-    wanting
 }
 
-fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> Note {
+fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> HistoryNote {
     let from = from.filter(|from| gpu::missing::was_sick(state, *from, &info.uuid));
     let name = from
         .and_then(|from| state.nodes.get(from))
@@ -133,7 +148,7 @@ fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> Note {
             format!("{}, index {}", info.gpu_type, info.index),
         ),
     };
-    Note {
+    HistoryNote {
         uuid: info.uuid.clone(),
         kind,
         text,
@@ -141,9 +156,9 @@ fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> Note {
     }
 }
 
-fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
+fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<HistoryNote>) {
     let mut note = |kind: GpuNoteKind, text: &str, automatic: bool| {
-        notes.push(Note {
+        notes.push(HistoryNote {
             uuid: new.uuid.clone(),
             kind,
             text: text.to_owned(),

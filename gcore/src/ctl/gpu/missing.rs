@@ -29,7 +29,7 @@ pub(crate) fn was_in(state: &State, silent: &[NodeId], id: NodeId, uuid: &str) -
         .or_else(in_silent)
 }
 
-/// Nodes whose inventory may be out of date.
+/// Silent nodes: their inventory may be out of date.
 pub(crate) fn silent_nodes(state: &State) -> Vec<NodeId> {
     state
         .nodes

@@ -4,7 +4,7 @@
 use crate::ctl::command::{Actor, CancelSignal, Refusal, Reply, Target};
 use crate::ctl::event::Event;
 use crate::ctl::job::deadline::{last_start, words};
-use crate::ctl::job::targets::{Found, each, find, own_tasks, shown};
+use crate::ctl::job::targets::{TargetRecord, each, find, own_tasks, shown};
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::run::end::stop;
 use crate::ctl::run::stop_order::order;
@@ -42,19 +42,24 @@ pub(crate) fn handle(
 }
 
 /// Tasks without records are collected: those of an array are cancelled together, in one event.
-fn cancel(tx: &mut Tx, actor: &Actor, found: Found, untouched: &mut BTreeMap<JobId, RangeSet>) {
+fn cancel(
+    tx: &mut Tx,
+    actor: &Actor,
+    found: TargetRecord,
+    untouched: &mut BTreeMap<JobId, RangeSet>,
+) {
     match found {
-        Found::Job(id) => cancel_job(tx, actor, id),
-        Found::Untouched { array, positions } => {
+        TargetRecord::Job(id) => cancel_job(tx, actor, id),
+        TargetRecord::Untouched { array, positions } => {
             put_in(untouched.entry(array).or_default(), &positions)
         }
-        Found::Array(array) => {
+        TargetRecord::Array(array) => {
             for id in own_tasks(tx.state, array) {
                 cancel_job(tx, actor, id);
             }
             cancel_untouched(tx, array, &actor.user);
         }
-        Found::Over => {}
+        TargetRecord::Over => {}
     }
 }
 
@@ -117,12 +122,17 @@ fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
     }
 }
 
-fn send(tx: &mut Tx, target: &Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {
-    let found_over = matches!(found, Found::Over);
+fn send(
+    tx: &mut Tx,
+    target: &Target,
+    found: TargetRecord,
+    signal: CancelSignal,
+) -> Result<(), Refusal> {
+    let found_over = matches!(found, TargetRecord::Over);
     let jobs = match found {
-        Found::Job(id) => vec![id],
-        Found::Array(id) => own_tasks(tx.state, id),
-        Found::Untouched { .. } | Found::Over => Vec::new(),
+        TargetRecord::Job(id) => vec![id],
+        TargetRecord::Array(id) => own_tasks(tx.state, id),
+        TargetRecord::Untouched { .. } | TargetRecord::Over => Vec::new(),
     };
     let live: Vec<RunId> = jobs
         .iter()

@@ -3,7 +3,7 @@
 use crate::ctl::command::{Actor, Refusal, Reply, Target};
 use crate::ctl::event::Event;
 use crate::ctl::job::targets::{
-    Found, each, few_are_split, find, is_one_task, own_tasks, shown, split,
+    TargetRecord, each, few_are_split, find, is_one_task, own_tasks, shown, split,
 };
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::state::{Array, State, put_in};
@@ -12,7 +12,7 @@ use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
 use gmodel::{JobId, JobState, RefusalKind};
 
-/// The user whose hold it is.
+/// The user that holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Holder<'a> {
     pub actor: &'a Actor,
@@ -41,39 +41,17 @@ pub(crate) fn hold(
         tx.state,
         targets,
         "held",
-        |target, found| matches!(found, Found::Untouched { array, .. } if !goes_apart(tx.state, target, *array)),
+        |target, found| matches!(found, TargetRecord::Untouched { array, .. } if !goes_apart(tx.state, target, *array)),
     )?;
     Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, holder.actor, target)?;
         let reason = reason.chars().take(1000).collect();
         match found {
-            Found::Array(array) => {
-                let held = &tx
-                    .state
-                    .arrays
-                    .get(array)
-                    .map_or(Vec::new(), |a| a.holds.clone());
-                if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
-                    tx.emit(Event::ArrayHeld { array, mark });
-                }
-                // Tasks of it that were released again.
-                let apart = tx
-                    .state
-                    .arrays
-                    .get(array)
-                    .map_or(RangeSet::new(), Array::all_apart);
-                let mark = HoldMark {
-                    owner: holder.mark_owner(&owner_name(tx, array)),
-                    reason: "its array is held".into(),
-                    since: tx.now,
-                };
-                hold_tasks(tx, array, &apart, mark);
-                for id in own_tasks(tx.state, array) {
-                    hold_job(tx, holder, id, "its array is held".into());
-                }
+            TargetRecord::Array(array) => {
+                hold_array(tx, holder, array, reason);
                 Ok(())
             }
-            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+            TargetRecord::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
                 let mark = HoldMark {
                     owner: holder.mark_owner(&owner_name(tx, array)),
                     reason,
@@ -82,15 +60,15 @@ pub(crate) fn hold(
                 hold_tasks(tx, array, &positions, mark);
                 Ok(())
             }
-            Found::Untouched { array, positions } => {
+            TargetRecord::Untouched { array, positions } => {
                 for position in positions.iter() {
                     let id = split(tx, array, position);
                     hold_job(tx, holder, id, reason.clone());
                 }
                 Ok(())
             }
-            Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
-            Found::Job(_) | Found::Over => {
+            TargetRecord::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
+            TargetRecord::Job(_) | TargetRecord::Over => {
                 let text = format!(
                     "job {} is not pending: only pending jobs can be held.",
                     shown(target)
@@ -99,6 +77,33 @@ pub(crate) fn hold(
             }
         }
     }))
+}
+
+/// Holds an array: itself, its tasks with holds of their own, and its tasks with records.
+fn hold_array(tx: &mut Tx, holder: Holder, array: JobId, reason: String) {
+    let held = &tx
+        .state
+        .arrays
+        .get(array)
+        .map_or(Vec::new(), |a| a.holds.clone());
+    if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
+        tx.emit(Event::ArrayHeld { array, mark });
+    }
+    // Tasks of it that were released again.
+    let apart = tx
+        .state
+        .arrays
+        .get(array)
+        .map_or(RangeSet::new(), Array::all_apart);
+    let mark = HoldMark {
+        owner: holder.mark_owner(&owner_name(tx, array)),
+        reason: "its array is held".into(),
+        since: tx.now,
+    };
+    hold_tasks(tx, array, &apart, mark);
+    for id in own_tasks(tx.state, array) {
+        hold_job(tx, holder, id, "its array is held".into());
+    }
 }
 
 fn owner_name(tx: &Tx, array: JobId) -> String {
@@ -177,60 +182,23 @@ pub(crate) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
 
 pub(crate) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
     few_are_split(tx.state, targets, "released", |target, found| match found {
-        Found::Untouched { array, positions } => {
+        TargetRecord::Untouched { array, positions } => {
             is_held(tx.state, *array, positions) && !goes_apart(tx.state, target, *array)
         }
         _ => false,
     })?;
     Ok(each(tx, targets, |tx, target| {
         match find(tx.state, actor, target)? {
-            Found::Array(array) => {
-                let tasks = own_tasks(tx.state, array);
-                let is_over = |id: &JobId| {
-                    tx.state
-                        .jobs
-                        .get(*id)
-                        .is_none_or(|job| job.state.is_final())
-                };
-                let (held, owner) = match tx.state.arrays.get(array) {
-                    Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => {
-                        return Err(over(target));
-                    }
-                    Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
-                    None => return Ok(()),
-                };
-                for owner in to_lift(actor, &held, &owner, target)? {
-                    tx.emit(Event::ArrayReleased {
-                        array,
-                        owner: Some(owner),
-                        at: tx.now,
-                    });
-                }
-                let apart = tx
-                    .state
-                    .arrays
-                    .get(array)
-                    .map_or(RangeSet::new(), Array::all_apart);
-                let mut refused = release_tasks(tx, actor, array, &apart, target);
-                for id in tasks {
-                    let pending = tx
-                        .state
-                        .jobs
-                        .get(id)
-                        .is_some_and(|job| job.state == JobState::Pending);
-                    if pending {
-                        refused = refused.and(release_job(tx, actor, id, target));
-                    }
-                }
-                refused
-            }
-            Found::Untouched { array, positions } if !is_held(tx.state, array, &positions) => {
+            TargetRecord::Array(array) => release_array(tx, actor, array, target),
+            TargetRecord::Untouched { array, positions }
+                if !is_held(tx.state, array, &positions) =>
+            {
                 Ok(())
             }
-            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+            TargetRecord::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
                 release_tasks(tx, actor, array, &positions, target)
             }
-            Found::Untouched { array, positions } => {
+            TargetRecord::Untouched { array, positions } => {
                 let owner = owner_name(tx, array);
                 for one in tx
                     .state
@@ -245,10 +213,52 @@ pub(crate) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
                     release_job(tx, actor, id, target)
                 })
             }
-            Found::Job(id) => release_job(tx, actor, id, target),
-            Found::Over => Err(over(target)),
+            TargetRecord::Job(id) => release_job(tx, actor, id, target),
+            TargetRecord::Over => Err(over(target)),
         }
     }))
+}
+
+/// Releases an array: itself, its tasks with holds of their own, and its pending tasks with records.
+fn release_array(tx: &mut Tx, actor: &Actor, array: JobId, target: &Target) -> Result<(), Refusal> {
+    let tasks = own_tasks(tx.state, array);
+    let is_over = |id: &JobId| {
+        tx.state
+            .jobs
+            .get(*id)
+            .is_none_or(|job| job.state.is_final())
+    };
+    let (held, owner) = match tx.state.arrays.get(array) {
+        Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => {
+            return Err(over(target));
+        }
+        Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
+        None => return Ok(()),
+    };
+    for owner in to_lift(actor, &held, &owner, target)? {
+        tx.emit(Event::ArrayReleased {
+            array,
+            owner: Some(owner),
+            at: tx.now,
+        });
+    }
+    let apart = tx
+        .state
+        .arrays
+        .get(array)
+        .map_or(RangeSet::new(), Array::all_apart);
+    let mut refused = release_tasks(tx, actor, array, &apart, target);
+    for id in tasks {
+        let pending = tx
+            .state
+            .jobs
+            .get(id)
+            .is_some_and(|job| job.state == JobState::Pending);
+        if pending {
+            refused = refused.and(release_job(tx, actor, id, target));
+        }
+    }
+    refused
 }
 
 /// Whether any of some untouched tasks is held.
@@ -317,8 +327,8 @@ fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result
     Ok(())
 }
 
-/// The owners whose marks a release lifts: the actor, in either role; for an operator also the controller; for
-/// an operator without a mark there, all.
+/// The owners of the marks that a release lifts: the actor, in either role; for an operator also the
+/// controller; for an operator without a mark there, all.
 fn to_lift(
     actor: &Actor,
     held: &[HoldMark],

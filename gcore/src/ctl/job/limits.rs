@@ -10,14 +10,14 @@ use crate::ctl::state::{State, Tally};
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::partition_list::is_among;
-use gmodel::policy::{GpuAmounts, Limits};
+use gmodel::policy::{GpuAmounts, JobLimits, Limits};
 use gmodel::{JobSpec, RefusalKind, Timestamp};
 use gsched::Demand;
 use gsched::limits::{Bound, GpuTypes, Holding, Scope, job_exceeds};
 use std::collections::BTreeMap;
 
 /// A scope with limits, and the jobs that count against it.
-pub(crate) struct Held<'a> {
+pub(crate) struct LimitScope<'a> {
     pub scope: Scope,
     /// The name of an account above the job's own.
     pub account: &'a str,
@@ -31,11 +31,11 @@ pub(crate) fn held<'a>(
     state: &'a State,
     spec: &'a JobSpec,
     partition: &'a Partition,
-) -> Vec<Held<'a>> {
+) -> Vec<LimitScope<'a>> {
     let mut all = Vec::new();
     for account in state.policy.lineage(&spec.account) {
         let name = &*account.name;
-        all.push(Held {
+        all.push(LimitScope {
             scope: Scope::Account,
             account: name,
             limits: &account.group,
@@ -47,7 +47,7 @@ pub(crate) fn held<'a>(
             .map(|user| &user.limits)
             .filter(|own| **own != Limits::default());
         let limits = own.unwrap_or(&account.per_user);
-        all.push(Held {
+        all.push(LimitScope {
             scope: Scope::UserInAccount,
             account: name,
             limits,
@@ -56,7 +56,7 @@ pub(crate) fn held<'a>(
     }
     let mut three = |scopes: [Scope; 3], limits: [&'a Limits; 3]| {
         for (scope, limits) in scopes.into_iter().zip(limits) {
-            all.push(Held {
+            all.push(LimitScope {
                 scope,
                 account: &spec.account,
                 limits,
@@ -85,7 +85,7 @@ pub(crate) fn held<'a>(
     all
 }
 
-impl Held<'_> {
+impl LimitScope<'_> {
     fn subject(&self, spec: &JobSpec) -> String {
         self.scope
             .subject(self.account, &spec.user.name, &spec.qos, &spec.partition)
@@ -170,7 +170,12 @@ pub(crate) fn check_return(state: &State, spec: &JobSpec, tasks: u64) -> Result<
         .try_for_each(|held| queue_has_room(state, held, spec, tasks))
 }
 
-fn queue_has_room(state: &State, held: &Held, spec: &JobSpec, tasks: u64) -> Result<(), Refusal> {
+fn queue_has_room(
+    state: &State,
+    held: &LimitScope,
+    spec: &JobSpec,
+    tasks: u64,
+) -> Result<(), Refusal> {
     let Some(most) = held.limits.submitted_jobs else {
         return Ok(());
     };
@@ -179,7 +184,7 @@ fn queue_has_room(state: &State, held: &Held, spec: &JobSpec, tasks: u64) -> Res
         return Ok(());
     }
     let text = format!(
-        "{} may have {most} jobs in the queue and running; there are {have}, and this would be {tasks} more. Wait until \
+        "{} may have {most} jobs in the queue and running; there are {have}, and this would be {tasks} more. OpenTerm until \
          some have ended.",
         held.subject(spec)
     );
@@ -249,23 +254,7 @@ pub(crate) fn check_request(
         return Ok(());
     }
     let demands = Demand::all(&spec.request, partition);
-    let amounts = all
-        .iter()
-        .flat_map(|held| held.limits.gpus.iter().chain(held.also));
-    let amounts = amounts.chain(
-        per_job
-            .iter()
-            .flat_map(|limits| limits.gpus.iter().chain(&limits.min_gpus)),
-    );
-    let asked = demands
-        .iter()
-        .flat_map(|demand| &demand.nodes)
-        .filter_map(|node| node.gpus.gpu_type.as_deref());
-    let types = GpuTypes::new(
-        amounts
-            .flat_map(|amounts| amounts.0.keys().map(String::as_str))
-            .chain(asked),
-    );
+    let types = gpu_types(&all, per_job, &demands);
     let mut first = None;
     for demand in &demands {
         let wanted = holding(demand, limit_secs, now, &types);
@@ -303,6 +292,27 @@ pub(crate) fn check_request(
     }
 }
 
+/// The GPU types that the limits and the request name.
+fn gpu_types(all: &[LimitScope], per_job: Option<&JobLimits>, demands: &[Demand]) -> GpuTypes {
+    let amounts = all
+        .iter()
+        .flat_map(|held| held.limits.gpus.iter().chain(held.also));
+    let amounts = amounts.chain(
+        per_job
+            .iter()
+            .flat_map(|limits| limits.gpus.iter().chain(&limits.min_gpus)),
+    );
+    let asked = demands
+        .iter()
+        .flat_map(|demand| &demand.nodes)
+        .filter_map(|node| node.gpus.gpu_type.as_deref());
+    GpuTypes::new(
+        amounts
+            .flat_map(|amounts| amounts.0.keys().map(String::as_str))
+            .chain(asked),
+    )
+}
+
 fn holding(demand: &Demand, limit_secs: Option<u32>, now: Timestamp, types: &GpuTypes) -> Holding {
     let cpus = demand.nodes.iter().map(|node| u64::from(node.cpus)).sum();
     let until = limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
@@ -325,7 +335,7 @@ fn holding(demand: &Demand, limit_secs: Option<u32>, now: Timestamp, types: &Gpu
 
 /// Usage under one limit, from the running jobs.
 #[derive(Default)]
-struct Running {
+struct LimitUsage {
     jobs: u32,
     cpus: u32,
     nodes: u32,
@@ -336,7 +346,7 @@ struct Running {
 
 /// Violation: a limit that the newest run under it exceeds, unless the limit is newer.
 fn check_running(state: &State, found: &mut Vec<String>) {
-    let mut running: BTreeMap<String, (Limits, GpuAmounts, Running)> = BTreeMap::new();
+    let mut running: BTreeMap<String, (Limits, GpuAmounts, LimitUsage)> = BTreeMap::new();
     for run in state.runs.values().filter(|run| run.outcome.is_none()) {
         let Some(job) = state.jobs.get(run.id.job) else {
             continue;
@@ -348,7 +358,7 @@ fn check_running(state: &State, found: &mut Vec<String>) {
             let also = held.also.cloned().unwrap_or_default();
             let entry = running.entry(held.subject(&job.spec));
             let (_, _, sum) =
-                entry.or_insert_with(|| (held.limits.clone(), also, Running::default()));
+                entry.or_insert_with(|| (held.limits.clone(), also, LimitUsage::default()));
             sum.jobs += 1;
             sum.newest = sum.newest.max(run.placed);
             for (share, _) in run

@@ -7,6 +7,7 @@ use crate::ctl::command::{Actor, Refusal, RefusalCode};
 use crate::ctl::job::completion::{NO_TIME, complete_in};
 use crate::ctl::job::partition::partition_or_refusal;
 use crate::ctl::state::State;
+use gmodel::config::ClusterConfig;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
 use gmodel::{JobSpec, RefusalKind, Timestamp};
@@ -24,27 +25,7 @@ pub(crate) fn complete(
     notes: &mut Vec<String>,
     now: Timestamp,
 ) -> Result<(JobSpec, Option<u32>), Refusal> {
-    let mut seen = BTreeSet::new();
-    let list: Vec<String> = names(&spec.partition)
-        .filter(|name| seen.insert(*name))
-        .map(str::to_owned)
-        .collect();
-    if list.len() > MAX_PARTITIONS {
-        let text = format!(
-            "--partition names {} partitions and {MAX_PARTITIONS} are the most",
-            list.len()
-        );
-        return Err(Refusal::limit(text));
-    }
-    if list.is_empty() {
-        return Err(Refusal::invalid(format!(
-            "--partition {}: that names none.",
-            spec.partition
-        )));
-    }
-    for name in &list {
-        partition_or_refusal(&state.config, name)?;
-    }
+    let list = existing_partitions(&state.config, &spec.partition)?;
     let mut takers: Vec<&str> = Vec::new();
     let mut limits: Vec<Option<u32>> = Vec::new();
     let mut refusals: Vec<(&str, Refusal)> = Vec::new();
@@ -98,6 +79,32 @@ pub(crate) fn complete(
     }
     spec.partition = takers.join(",");
     Ok((spec, limit_secs))
+}
+
+/// The partitions of a list, each once.
+fn existing_partitions(config: &ClusterConfig, partitions: &str) -> Result<Vec<String>, Refusal> {
+    let mut seen = BTreeSet::new();
+    let list: Vec<String> = names(partitions)
+        .filter(|name| seen.insert(*name))
+        .map(str::to_owned)
+        .collect();
+    if list.len() > MAX_PARTITIONS {
+        let text = format!(
+            "--partition names {} partitions and {MAX_PARTITIONS} are the most",
+            list.len()
+        );
+        return Err(Refusal::limit(text));
+    }
+    if list.is_empty() {
+        return Err(Refusal::invalid(format!(
+            "--partition {}: that names none.",
+            partitions
+        )));
+    }
+    for name in &list {
+        partition_or_refusal(config, name)?;
+    }
+    Ok(list)
 }
 
 /// No partition takes the job: one sentence if all refuse alike.

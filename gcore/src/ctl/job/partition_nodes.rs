@@ -32,34 +32,7 @@ pub(crate) fn allowed_nodes(
     partition: &Partition,
     nodes: Vec<SchedNode>,
 ) -> Result<Vec<SchedNode>, Refusal> {
-    for name in request.nodelist.iter().flat_map(|list| list.iter()) {
-        if !nodes.iter().any(|node| node.name == name) {
-            if matches!(&partition.nodes, NodeSelection::Names(names) if names.contains(name)) {
-                return Err(Refusal::invalid(format!(
-                    "--nodelist: {name} belongs to partition {:?} by name, and no such machine has joined yet: an operator makes a token for it with \
-                     `gadm token node --name {name}`.",
-                    partition.name
-                )));
-            }
-            let names = nodes.iter().map(|node| node.name.as_str());
-            let hint = gmodel::suggest::did_you_mean(name, names);
-            return Err(Refusal::invalid(format!(
-                "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
-                partition.name
-            ))
-            .about(RefusalKind::NodeName));
-        }
-        if request
-            .exclude
-            .as_ref()
-            .is_some_and(|exclude| exclude.contains(name))
-        {
-            return Err(Refusal::invalid(format!(
-                "--nodelist and --exclude both name {name}. Take it out of one of them."
-            ))
-            .about(RefusalKind::NodeName));
-        }
-    }
+    check_nodelist(request, partition, &nodes)?;
     let mut allowed = nodes;
     if let Some(text) = &request.constraint {
         let wanted = Constraint::alternatives(text)
@@ -105,4 +78,41 @@ pub(crate) fn allowed_nodes(
         .about(RefusalKind::NodeConfiguration));
     }
     Ok(allowed)
+}
+
+/// Each node that the request names is in the partition, and not excluded.
+fn check_nodelist(
+    request: &Request,
+    partition: &Partition,
+    nodes: &[SchedNode],
+) -> Result<(), Refusal> {
+    for name in request.nodelist.iter().flat_map(|list| list.iter()) {
+        if !nodes.iter().any(|node| node.name == name) {
+            if matches!(&partition.nodes, NodeSelection::Names(names) if names.contains(name)) {
+                return Err(Refusal::invalid(format!(
+                    "--nodelist: {name} belongs to partition {:?} by name, and no such machine has joined yet: an operator makes a token for it with \
+                     `gadm token node --name {name}`.",
+                    partition.name
+                )));
+            }
+            let names = nodes.iter().map(|node| node.name.as_str());
+            let hint = gmodel::suggest::did_you_mean(name, names);
+            return Err(Refusal::invalid(format!(
+                "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
+                partition.name
+            ))
+            .about(RefusalKind::NodeName));
+        }
+        if request
+            .exclude
+            .as_ref()
+            .is_some_and(|exclude| exclude.contains(name))
+        {
+            return Err(Refusal::invalid(format!(
+                "--nodelist and --exclude both name {name}. Take it out of one of them."
+            ))
+            .about(RefusalKind::NodeName));
+        }
+    }
+    Ok(())
 }

@@ -5,14 +5,14 @@
 
 use crate::ctl::event::Event;
 use crate::ctl::node::registration::{is_new, nodes_return};
-use crate::ctl::state::{Dependent, State};
+use crate::ctl::state::{EntryId, State};
 use crate::ctl::tx::Tx;
 use gmodel::{JobId, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::Start;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// By node: jobs, or arrays, for which others went there.
-pub(crate) type Promised = BTreeMap<NodeId, BTreeSet<Dependent>>;
+pub(crate) type NominatedNodes = BTreeMap<NodeId, BTreeSet<EntryId>>;
 
 /// Gives those who wait the reasons of a plan. While nodes may still be to report to a new controller nothing can be said of a job that
 /// has room on some (the plan may be of before the last of them did), and nobody gives way for others.
@@ -20,19 +20,19 @@ pub(crate) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec
     let state = &*tx.state;
     if is_new(state, tx.now) {
         let has_room =
-            |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
-        jobs.retain(|(id, _)| !has_room(Dependent::Job(*id)));
-        arrays.retain(|(id, _)| !has_room(Dependent::Array(*id)));
+            |who: EntryId| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
+        jobs.retain(|(id, _)| !has_room(EntryId::Job(*id)));
+        arrays.retain(|(id, _)| !has_room(EntryId::Array(*id)));
     }
     if nodes_return(state, tx.now) {
         let preempts = |reason: &Reason| reason.code == ReasonCode::Preempting;
-        let is_served = |who: Dependent| reason_of(state, who).is_some_and(preempts);
+        let is_served = |who: EntryId| reason_of(state, who).is_some_and(preempts);
         let jobs = jobs
             .iter_mut()
-            .map(|(id, reason)| (Dependent::Job(*id), reason));
+            .map(|(id, reason)| (EntryId::Job(*id), reason));
         let arrays = arrays
             .iter_mut()
-            .map(|(id, reason)| (Dependent::Array(*id), reason));
+            .map(|(id, reason)| (EntryId::Array(*id), reason));
         for (_, reason) in jobs
             .chain(arrays)
             .filter(|(who, reason)| preempts(reason) && !is_served(*who))
@@ -51,11 +51,11 @@ pub(crate) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, 
     let mut given = (Vec::new(), Vec::new());
     let each = jobs
         .into_iter()
-        .map(|(id, reason)| (Dependent::Job(id), reason));
+        .map(|(id, reason)| (EntryId::Job(id), reason));
     let each = each.chain(
         arrays
             .into_iter()
-            .map(|(id, reason)| (Dependent::Array(id), reason)),
+            .map(|(id, reason)| (EntryId::Array(id), reason)),
     );
     for (who, reason) in each {
         let Some(known) = reason_of(tx.state, who).filter(|known| **known != reason) else {
@@ -65,8 +65,8 @@ pub(crate) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, 
             || (known.code == ReasonCode::Preempting) != (reason.code == ReasonCode::Preempting);
         match who {
             who if matters => tx.emit(Event::RoomPromised { who, reason }),
-            Dependent::Job(id) => given.0.push((id, reason)),
-            Dependent::Array(id) => given.1.push((id, reason)),
+            EntryId::Job(id) => given.0.push((id, reason)),
+            EntryId::Array(id) => given.1.push((id, reason)),
         }
     }
     let (jobs, arrays) = given;
@@ -75,21 +75,21 @@ pub(crate) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, 
     }
 }
 
-fn reason_of(state: &State, who: Dependent) -> Option<&Reason> {
+fn reason_of(state: &State, who: EntryId) -> Option<&Reason> {
     match who {
-        Dependent::Job(id) => state
+        EntryId::Job(id) => state
             .jobs
             .get(id)
             .filter(|job| job.state == JobState::Pending)
             .map(|job| &job.reason),
-        Dependent::Array(id) => state.arrays.get(id).map(|array| &array.reason),
+        EntryId::Array(id) => state.arrays.get(id).map(|array| &array.reason),
     }
 }
 
 /// Nodes on which jobs have room that others left, while some are still to report to a new controller: those jobs cannot have it
 /// before, and nobody else is to take it meanwhile.
-pub(crate) fn promised_nodes(state: &State, now: Timestamp) -> Promised {
-    let mut promised = Promised::new();
+pub(crate) fn promised_nodes(state: &State, now: Timestamp) -> NominatedNodes {
+    let mut promised = NominatedNodes::new();
     if !nodes_return(state, now) {
         return promised;
     }
@@ -106,23 +106,23 @@ pub(crate) fn freed_nodes(state: &State) -> BTreeSet<NodeId> {
     freed(state).flat_map(|(_, nodes)| nodes).copied().collect()
 }
 
-fn freed(state: &State) -> impl Iterator<Item = (Dependent, &[NodeId])> {
+fn freed(state: &State) -> impl Iterator<Item = (EntryId, &[NodeId])> {
     let jobs = state
         .jobs
         .values()
         .filter(|job| job.state == JobState::Pending)
-        .map(|job| (Dependent::Job(job.id), &job.reason));
+        .map(|job| (EntryId::Job(job.id), &job.reason));
     let arrays = state
         .arrays
         .values()
         .filter(|array| !array.pending.is_empty())
-        .map(|array| (Dependent::Array(array.id), &array.reason));
+        .map(|array| (EntryId::Array(array.id), &array.reason));
     jobs.chain(arrays)
         .filter_map(|(who, reason)| Some((who, &reason.nodes.as_ref()?[..])))
 }
 
 /// Of what is promised to others only a start takes: one of them. Where something is kept idle they count on what is idle elsewhere, too.
-pub(crate) fn whose(state: &State, promised: &Promised, start: &Start) -> Option<JobId> {
+pub(crate) fn whose(state: &State, promised: &NominatedNodes, start: &Start) -> Option<JobId> {
     if promised.is_empty() {
         return None;
     }
@@ -140,7 +140,7 @@ pub(crate) fn whose(state: &State, promised: &Promised, start: &Start) -> Option
     there
         .or_else(anywhere)
         .and_then(|whom| match whom.first()? {
-            Dependent::Job(id) | Dependent::Array(id) => Some(*id),
+            EntryId::Job(id) | EntryId::Array(id) => Some(*id),
         })
 }
 
@@ -166,14 +166,14 @@ pub(crate) fn tell_kept(tx: &mut Tx, job: JobId, whose: JobId) {
     );
     let reason = Reason::new(ReasonCode::Priority, text);
     match waits_as(tx.state, job) {
-        Dependent::Job(id) => tell(tx, vec![(id, reason)], Vec::new()),
-        Dependent::Array(id) => tell(tx, Vec::new(), vec![(id, reason)]),
+        EntryId::Job(id) => tell(tx, vec![(id, reason)], Vec::new()),
+        EntryId::Array(id) => tell(tx, Vec::new(), vec![(id, reason)]),
     }
 }
 
-fn waits_as(state: &State, job: JobId) -> Dependent {
+fn waits_as(state: &State, job: JobId) -> EntryId {
     match state.array_of(job) {
-        Some((array, position)) if array.pending.contains(position) => Dependent::Array(array.id),
-        _ => Dependent::Job(job),
+        Some((array, position)) if array.pending.contains(position) => EntryId::Array(array.id),
+        _ => EntryId::Job(job),
     }
 }

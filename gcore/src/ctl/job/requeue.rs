@@ -3,14 +3,14 @@
 
 use crate::ctl::command::{Actor, Refusal, RefusalCode, Reply, Target};
 use crate::ctl::event::Event;
-use crate::ctl::job::dependency::resolve::Asker;
+use crate::ctl::job::dependency::resolve::DependentJob;
 use crate::ctl::job::hold::{hold_tasks, mark_owner};
 use crate::ctl::job::targets::{
-    Found, each, few_are_split, find, is_one_task, own_tasks, shown, split,
+    TargetRecord, each, few_are_split, find, is_one_task, own_tasks, shown, split,
 };
 use crate::ctl::job::{dependency, limits};
 use crate::ctl::run::end::stop;
-use crate::ctl::state::{Dependent, Job, Waits, intersection};
+use crate::ctl::state::{EntryId, Job, OpenDependency, intersection};
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
@@ -24,24 +24,24 @@ pub(crate) fn handle(
     hold: bool,
 ) -> Result<Reply, Refusal> {
     few_are_split(tx.state, targets, "held", |target, found| {
-        hold && *found == Found::Over && is_one_task(target)
+        hold && *found == TargetRecord::Over && is_one_task(target)
     })?;
     Ok(each(tx, targets, |tx, target| {
         let found =
             find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
         let (jobs, cancelled) = match &found {
-            Found::Job(id) => (vec![*id], None),
-            Found::Array(id) => (
+            TargetRecord::Job(id) => (vec![*id], None),
+            TargetRecord::Array(id) => (
                 own_tasks(tx.state, *id),
                 tx.state
                     .arrays
                     .get(*id)
                     .map(|array| (*id, array.cancelled.clone())),
             ),
-            Found::Untouched { .. } => (Vec::new(), None),
-            Found::Over => (Vec::new(), position_of(tx, actor, target)?),
+            TargetRecord::Untouched { .. } => (Vec::new(), None),
+            TargetRecord::Over => (Vec::new(), position_of(tx, actor, target)?),
         };
-        let steps: Vec<(JobId, Step)> = jobs
+        let steps: Vec<(JobId, RequeueStep)> = jobs
             .iter()
             .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
             .collect();
@@ -61,8 +61,8 @@ pub(crate) fn handle(
         let array_waits = cancelled
             .as_ref()
             .map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
-        for (step, waits) in steps.into_iter().zip(waits) {
-            take_back(tx, actor, step, waits, hold);
+        for ((id, step), waits) in steps.into_iter().zip(waits) {
+            take_back(tx, actor, id, step, waits, hold);
         }
         if let Some((array, positions)) = cancelled {
             tx.emit(Event::TasksRequeued {
@@ -71,10 +71,10 @@ pub(crate) fn handle(
                 by: actor.user.clone(),
                 at: tx.now,
             });
-            wait_for(tx, Dependent::Array(array), array_waits);
+            wait_for(tx, EntryId::Array(array), array_waits);
             match found {
                 _ if !hold => {}
-                Found::Array(_) => hold_array(tx, actor, array),
+                TargetRecord::Array(_) => hold_array(tx, actor, array),
                 _ if !is_one_task(target) => hold_returned(tx, actor, array, &positions),
                 // A dependency that can never be met may cancel the task again.
                 _ => positions.iter().for_each(|position| {
@@ -96,7 +96,7 @@ pub(crate) fn handle(
 
 /// How a job returns to the queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum RequeueStep {
     /// Its run is ended first.
     Stop(RunId),
     /// Its run has ended and is being cleaned up.
@@ -105,13 +105,13 @@ enum Step {
 }
 
 /// `None` for a pending job, or one that is being requeued.
-fn step(tx: &Tx, job: &Job) -> Option<Step> {
+fn step(tx: &Tx, job: &Job) -> Option<RequeueStep> {
     let Some(run) = job.live_run() else {
-        return job.state.is_final().then_some(Step::Return);
+        return job.state.is_final().then_some(RequeueStep::Return);
     };
     match tx.state.runs.get(run)?.outcome.as_ref() {
-        None => Some(Step::Stop(run)),
-        Some(outcome) => outcome.requeue.is_none().then_some(Step::Stay(run)),
+        None => Some(RequeueStep::Stop(run)),
+        Some(outcome) => outcome.requeue.is_none().then_some(RequeueStep::Stay(run)),
     }
 }
 
@@ -120,10 +120,10 @@ fn may_run_again(
     tx: &Tx,
     actor: &Actor,
     target: &Target,
-    steps: &[(JobId, Step)],
+    steps: &[(JobId, RequeueStep)],
     cancelled: Option<&(JobId, RangeSet)>,
 ) -> Result<(), Refusal> {
-    let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
+    let job = |(id, _): &(JobId, RequeueStep)| Some((*id, &tx.state.jobs.get(*id)?.spec));
     let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
     if let Some((id, _)) = steps
         .iter()
@@ -136,7 +136,11 @@ fn may_run_again(
             shown(target)
         )));
     }
-    let returning = || steps.iter().filter(|(_, step)| *step == Step::Return);
+    let returning = || {
+        steps
+            .iter()
+            .filter(|(_, step)| *step == RequeueStep::Return)
+    };
     let count = returning().count() as u64 + cancelled.map_or(0, |(_, positions)| positions.len());
     match returning().find_map(job).or(array) {
         Some((_, spec)) if !actor.operator && count > 0 => {
@@ -149,20 +153,21 @@ fn may_run_again(
 fn take_back(
     tx: &mut Tx,
     actor: &Actor,
-    (id, step): (JobId, Step),
-    waits: Option<Box<Waits>>,
+    id: JobId,
+    step: RequeueStep,
+    waits: Option<Box<OpenDependency>>,
     hold: bool,
 ) {
     let by = actor.user.clone();
     match step {
-        Step::Stop(_) => {}
-        Step::Stay(run) => tx.emit(Event::JobRequeued {
+        RequeueStep::Stop(_) => {}
+        RequeueStep::Stay(run) => tx.emit(Event::JobRequeued {
             job: id,
             run: Some(run),
             by,
             at: tx.now,
         }),
-        Step::Return => tx.emit(Event::JobRequeued {
+        RequeueStep::Return => tx.emit(Event::JobRequeued {
             job: id,
             run: None,
             by,
@@ -173,9 +178,9 @@ fn take_back(
         hold_job(tx, actor, id);
     }
     match step {
-        Step::Stop(run) => stop(tx, run, StopCause::Requeued, &actor.user),
-        Step::Stay(_) => {}
-        Step::Return => wait_for(tx, Dependent::Job(id), waits),
+        RequeueStep::Stop(run) => stop(tx, run, StopCause::Requeued, &actor.user),
+        RequeueStep::Stay(_) => {}
+        RequeueStep::Return => wait_for(tx, EntryId::Job(id), waits),
     }
 }
 
@@ -229,7 +234,7 @@ fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> HoldMark {
     }
 }
 
-fn wait_for(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
+fn wait_for(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
     if waits.is_some() {
         tx.emit(Event::WaitsChanged {
             who,
@@ -241,20 +246,29 @@ fn wait_for(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
 }
 
 /// The conditions that a finished job waits for again.
-fn waits_again(tx: &Tx, id: JobId, step: Step) -> Result<Option<Box<Waits>>, Refusal> {
-    let Some(job) = tx.state.jobs.get(id).filter(|_| step == Step::Return) else {
+fn waits_again(
+    tx: &Tx,
+    id: JobId,
+    step: RequeueStep,
+) -> Result<Option<Box<OpenDependency>>, Refusal> {
+    let Some(job) = tx
+        .state
+        .jobs
+        .get(id)
+        .filter(|_| step == RequeueStep::Return)
+    else {
         return Ok(None);
     };
-    let asker = Asker {
+    let asker = DependentJob {
         id,
         spec: &job.spec,
         task: job.task,
     };
-    dependency::resolve::resolve_again(tx, Dependent::Job(id), asker, job.attempts > 0)
+    dependency::resolve::resolve_again(tx, EntryId::Job(id), asker, job.attempts > 0)
 }
 
 /// The same for tasks that never had a record of their own; they share the conditions of the pending tasks.
-fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
+fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<OpenDependency>>, Refusal> {
     let Some(array) = tx.state.arrays.get(id) else {
         return Ok(None);
     };
@@ -263,8 +277,8 @@ fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
     }
     dependency::resolve::resolve_again(
         tx,
-        Dependent::Array(id),
-        Asker {
+        EntryId::Array(id),
+        DependentJob {
             id,
             spec: &array.spec,
             task: None,

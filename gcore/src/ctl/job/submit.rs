@@ -7,14 +7,14 @@ use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
 use crate::ctl::job::completion::complete_in;
 use crate::ctl::job::dependency::readiness::{kills, never};
-use crate::ctl::job::dependency::resolve::Asker;
+use crate::ctl::job::dependency::resolve::DependentJob;
 use crate::ctl::job::dependency::resolve::resolve;
 use crate::ctl::job::dependency::settle::cancel_hopeless;
 use crate::ctl::job::feasibility::as_asked;
 use crate::ctl::job::partition::no_default;
 use crate::ctl::job::request_bounds::{check_numbers, check_texts, check_user};
 use crate::ctl::job::{partition_list, request_size};
-use crate::ctl::state::{ClientKey, Dependent, State, Waits};
+use crate::ctl::state::{ClientKey, EntryId, OpenDependency, State};
 use crate::ctl::tx::Tx;
 use gmodel::partition_list::names;
 use gmodel::{JobId, JobSpec, Timestamp, UserRef};
@@ -43,9 +43,9 @@ pub(crate) fn handle(
     let id = JobId(tx.state.next_job);
     let waits = open_dependency(tx, id, &spec, &mut notes)?;
     let who = if spec.array.is_some() {
-        Dependent::Array(id)
+        EntryId::Array(id)
     } else {
-        Dependent::Job(id)
+        EntryId::Job(id)
     };
     let spec = memos::share_spec(tx.state, spec);
     let noted = spec.clone();
@@ -80,11 +80,11 @@ fn open_dependency(
     id: JobId,
     spec: &JobSpec,
     notes: &mut Vec<String>,
-) -> Result<Option<Box<Waits>>, Refusal> {
+) -> Result<Option<Box<OpenDependency>>, Refusal> {
     let Some(dependency) = &spec.dependency else {
         return Ok(None);
     };
-    let asker = Asker {
+    let asker = DependentJob {
         id,
         spec,
         task: None,

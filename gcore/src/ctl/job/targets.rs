@@ -9,7 +9,7 @@ use gmodel::{JobId, JobSpec, RefusalKind};
 
 /// What a target stands for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum TargetRecord {
     /// A record in `jobs`.
     Job(JobId),
     /// An array as a whole.
@@ -31,7 +31,7 @@ pub(crate) fn few_are_split(
     state: &State,
     targets: &[Target],
     verb: &str,
-    is_split: impl Fn(&Target, &Found) -> bool,
+    is_split: impl Fn(&Target, &TargetRecord) -> bool,
 ) -> Result<(), Refusal> {
     let named = |target: &Target| {
         if let Target::Tasks { indices, .. } = target {
@@ -51,7 +51,7 @@ pub(crate) fn few_are_split(
         else {
             continue;
         };
-        count += if let Found::Untouched { positions, .. } = &found {
+        count += if let TargetRecord::Untouched { positions, .. } = &found {
             positions.len() as usize
         } else {
             named(&target)
@@ -70,14 +70,14 @@ pub(crate) fn few_are_split(
 }
 
 /// Finds a target that the actor may change.
-pub(crate) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Found, Refusal> {
+pub(crate) fn find(state: &State, actor: &Actor, target: &Target) -> Result<TargetRecord, Refusal> {
     let found = locate(state, target)?;
     let owner = match &found {
-        Found::Job(id) => state.jobs.get(*id).map(|job| &job.spec),
-        Found::Array(id) | Found::Untouched { array: id, .. } => {
+        TargetRecord::Job(id) => state.jobs.get(*id).map(|job| &job.spec),
+        TargetRecord::Array(id) | TargetRecord::Untouched { array: id, .. } => {
             state.arrays.get(*id).map(|array| &array.spec)
         }
-        Found::Over => None,
+        TargetRecord::Over => None,
     };
     match owner {
         Some(spec) if !may_change(state, actor, spec) => {
@@ -106,7 +106,7 @@ fn may_change(state: &State, actor: &Actor, spec: &JobSpec) -> bool {
         || state.policy.coordinates(&actor.user, &spec.account)
 }
 
-fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
+fn locate(state: &State, target: &Target) -> Result<TargetRecord, Refusal> {
     let unknown = || {
         let text = format!(
             "no job {} in the queue. If it was there, it is over: see `gacct -j {}`.",
@@ -118,8 +118,8 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
             .naming(shown(target))
     };
     match *target {
-        Target::Job(id) if state.arrays.contains(id) => Ok(Found::Array(id)),
-        Target::Job(id) if state.jobs.contains(id) => Ok(Found::Job(id)),
+        Target::Job(id) if state.arrays.contains(id) => Ok(TargetRecord::Array(id)),
+        Target::Job(id) if state.jobs.contains(id) => Ok(TargetRecord::Job(id)),
         Target::Job(id) => {
             let (array, position) = state.array_of(id).ok_or_else(unknown)?;
             untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
@@ -142,7 +142,7 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
             };
             let task = array.task_id(position);
             if state.jobs.contains(task) {
-                return Ok(Found::Job(task));
+                return Ok(TargetRecord::Job(task));
             }
             untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
         }
@@ -159,15 +159,18 @@ fn no_task(array: &Array, indices: &str) -> Refusal {
 }
 
 /// Tasks by index, all of one kind.
-fn untouched(array: &Array, positions: RangeSet) -> Option<Found> {
+fn untouched(array: &Array, positions: RangeSet) -> Option<TargetRecord> {
     let first = positions.first()?;
     if array.pending.contains(first) {
-        Some(Found::Untouched {
+        Some(TargetRecord::Untouched {
             array: array.id,
             positions,
         })
     } else {
-        array.cancelled.contains(first).then_some(Found::Over)
+        array
+            .cancelled
+            .contains(first)
+            .then_some(TargetRecord::Over)
     }
 }
 

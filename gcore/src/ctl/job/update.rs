@@ -4,15 +4,15 @@ use crate::ctl::apply::{changed_spec, memos};
 use crate::ctl::command::{Actor, Refusal, Reply, Target};
 use crate::ctl::event::{Event, JobChange};
 use crate::ctl::job::dependency::resolve::resolve;
-use crate::ctl::job::dependency::resolve::{Asker, closes_circle};
+use crate::ctl::job::dependency::resolve::{DependentJob, closes_circle};
 use crate::ctl::job::dependency::settle::cancel_hopeless;
 use crate::ctl::job::feasibility::check_nodes;
 use crate::ctl::job::hold::{Holder, hold};
 use crate::ctl::job::partition::{check_size, may_use, partition_or_refusal, takes_submissions};
 use crate::ctl::job::request_bounds::{MAX_TEXT_BYTES, check_counts};
-use crate::ctl::job::targets::{Found, find, own_tasks, shown, split};
+use crate::ctl::job::targets::{TargetRecord, find, own_tasks, shown, split};
 use crate::ctl::job::{admission, deadline, limits, request_size};
-use crate::ctl::state::{Dependent, State, TaskOf, Waits};
+use crate::ctl::state::{EntryId, OpenDependency, State, TaskOf};
 use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
@@ -39,7 +39,7 @@ pub(crate) fn handle(
         .priority
         .take_if(|priority| *priority == Some(0))
         .is_some();
-    let old = Old::of(tx.state, &found).ok_or_else(|| {
+    let old = PreviousRequest::of(tx.state, &found).ok_or_else(|| {
         Refusal::conflict(format!("job {} is over", shown(&target))).about(RefusalKind::JobOver)
     })?;
     check_state(&old, &target, &change)?;
@@ -69,7 +69,7 @@ pub(crate) fn handle(
         check_as_owner(tx.state, &old, &target, &partitions, &change)?;
     }
     let change = admitted(tx, actor, &old, &partitions, change)?;
-    if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
+    if change.max_running.is_some() && !matches!(found, TargetRecord::Array(_)) {
         return Err(Refusal::invalid(
             "ArrayTaskThrottle is for a whole array: name it by its id alone.",
         ));
@@ -102,7 +102,7 @@ pub(crate) fn handle(
 }
 
 /// The job before the change.
-struct Old<'a> {
+struct PreviousRequest<'a> {
     spec: &'a JobSpec,
     limit_secs: Option<u32>,
     nice: i32,
@@ -111,11 +111,11 @@ struct Old<'a> {
     tasks: u64,
 }
 
-impl<'a> Old<'a> {
+impl<'a> PreviousRequest<'a> {
     /// `None`: a task that was cancelled with others and has no record.
-    fn of(state: &'a State, found: &Found) -> Option<Self> {
+    fn of(state: &'a State, found: &TargetRecord) -> Option<Self> {
         match found {
-            Found::Job(id) => {
+            TargetRecord::Job(id) => {
                 let job = state.jobs.get(*id).expect("found");
                 Some(Self {
                     spec: &job.spec,
@@ -125,9 +125,9 @@ impl<'a> Old<'a> {
                     tasks: 1,
                 })
             }
-            Found::Array(id) | Found::Untouched { array: id, .. } => {
+            TargetRecord::Array(id) | TargetRecord::Untouched { array: id, .. } => {
                 let array = state.arrays.get(*id).expect("found");
-                let tasks = if matches!(found, Found::Array(_)) {
+                let tasks = if matches!(found, TargetRecord::Array(_)) {
                     array.pending.len()
                 } else {
                     1
@@ -140,13 +140,13 @@ impl<'a> Old<'a> {
                     tasks,
                 })
             }
-            Found::Over => None,
+            TargetRecord::Over => None,
         }
     }
 }
 
 /// Refuses fields that cannot change for a running or finished job.
-fn check_state(old: &Old, target: &Target, change: &JobChange) -> Result<(), Refusal> {
+fn check_state(old: &PreviousRequest, target: &Target, change: &JobChange) -> Result<(), Refusal> {
     // Requeue may still be allowed.
     let of_requeue = JobChange {
         requeue: change.requeue,
@@ -199,7 +199,7 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
 /// Refuses, to an owner: a closed partition, a limit beyond its own or a running job's, a negative nice value.
 fn check_as_owner(
     state: &State,
-    old: &Old,
+    old: &PreviousRequest,
     target: &Target,
     partitions: &[&Partition],
     change: &JobChange,
@@ -249,18 +249,18 @@ fn check_as_owner(
 }
 
 /// Emits the change; returns the jobs and arrays that changed.
-fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec<JobId> {
+fn changed(tx: &mut Tx, actor: &Actor, found: &TargetRecord, change: &JobChange) -> Vec<JobId> {
     let updated = |job: JobId, change: JobChange| Event::JobUpdated {
         job,
         change,
         by: actor.user.clone(),
     };
     match *found {
-        Found::Job(job) => {
+        TargetRecord::Job(job) => {
             tx.emit(updated(job, change.clone()));
             vec![job]
         }
-        Found::Untouched {
+        TargetRecord::Untouched {
             array,
             ref positions,
         } => {
@@ -272,7 +272,7 @@ fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec
                 .for_each(|job| tx.emit(updated(*job, change.clone())));
             jobs
         }
-        Found::Array(array) => {
+        TargetRecord::Array(array) => {
             tx.emit(Event::ArrayUpdated {
                 array,
                 change: change.clone(),
@@ -287,15 +287,15 @@ fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec
             }
             tasks.into_iter().chain([array]).collect()
         }
-        Found::Over => Vec::new(),
+        TargetRecord::Over => Vec::new(),
     }
 }
 
 /// A new dependency holds from now; one that can never be met cancels.
-fn wait_anew(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
+fn wait_anew(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
     let is_there = match who {
-        Dependent::Job(id) => tx.state.jobs.contains(id),
-        Dependent::Array(id) => tx
+        EntryId::Job(id) => tx.state.jobs.contains(id),
+        EntryId::Array(id) => tx
             .state
             .arrays
             .get(id)
@@ -371,7 +371,7 @@ fn any_of(said: &mut dyn Iterator<Item = Result<(), Refusal>>) -> Result<(), Ref
 fn admitted(
     tx: &Tx,
     actor: &Actor,
-    old: &Old,
+    old: &PreviousRequest,
     partitions: &[&Partition],
     mut change: JobChange,
 ) -> Result<JobChange, Refusal> {
@@ -393,7 +393,7 @@ fn admitted(
         for partition in partitions {
             let mut there = wanted.clone();
             there.partition.clone_from(&partition.name);
-            match admitted_in(tx, actor, old, (&mut there, limit), partition, &change) {
+            match admitted_in(tx, actor, old, &mut there, limit, partition, &change) {
                 Ok(()) => drop(taken.get_or_insert(there)),
                 Err(refusal) if change.partition.is_some() => return Err(refusal),
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
@@ -427,8 +427,9 @@ fn asks(change: &JobChange) -> bool {
 fn admitted_in(
     tx: &Tx,
     actor: &Actor,
-    old: &Old,
-    (wanted, limit): (&mut JobSpec, Option<u32>),
+    old: &PreviousRequest,
+    wanted: &mut JobSpec,
+    limit_secs: Option<u32>,
     partition: &Partition,
     change: &JobChange,
 ) -> Result<(), Refusal> {
@@ -447,31 +448,31 @@ fn admitted_in(
         check_nodes(tx.state, partition, wanted, &mut Vec::new())?;
     }
     if !actor.operator {
-        limits::check_request(tx.state, wanted, partition, limit, tx.now)?;
+        limits::check_request(tx.state, wanted, partition, limit_secs, tx.now)?;
         limits::check_move(tx.state, old.spec, wanted, partition, old.tasks)?;
     }
     Ok(())
 }
 
-type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
+type NewWaits = Vec<(EntryId, Option<Box<OpenDependency>>)>;
 
 /// The new open conditions of each record; none if the change has no dependency.
-fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, Refusal> {
+fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewWaits, Refusal> {
     let Some(new) = &change.dependency else {
         return Ok(Vec::new());
     };
     let state = &*tx.state;
-    let mut records: Vec<(Dependent, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
+    let mut records: Vec<(EntryId, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
     let own = |id: JobId| {
         let job = state
             .jobs
             .get(id)
             .filter(|job| job.state == JobState::Pending)?;
-        Some((Dependent::Job(id), id, job.spec.clone(), job.task))
+        Some((EntryId::Job(id), id, job.spec.clone(), job.task))
     };
     match *found {
-        Found::Job(id) => records.extend(own(id)),
-        Found::Untouched {
+        TargetRecord::Job(id) => records.extend(own(id)),
+        TargetRecord::Untouched {
             array,
             ref positions,
         } => {
@@ -486,15 +487,15 @@ fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, R
                     position,
                     index,
                 };
-                records.push((Dependent::Job(id), id, array.spec.clone(), Some(task)));
+                records.push((EntryId::Job(id), id, array.spec.clone(), Some(task)));
             }
         }
-        Found::Array(id) => {
+        TargetRecord::Array(id) => {
             let array = state.arrays.get(id).expect("found");
-            records.push((Dependent::Array(id), id, array.spec.clone(), None));
+            records.push((EntryId::Array(id), id, array.spec.clone(), None));
             records.extend(own_tasks(state, id).into_iter().filter_map(own));
         }
-        Found::Over => {}
+        TargetRecord::Over => {}
     }
     let mut all = Vec::with_capacity(records.len());
     for (who, id, spec, task) in records {
@@ -505,7 +506,7 @@ fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, R
                 &tx.past,
                 tx.now,
                 dependency,
-                Asker {
+                DependentJob {
                     id,
                     spec: &spec,
                     task,

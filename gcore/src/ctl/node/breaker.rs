@@ -22,7 +22,7 @@ pub(crate) fn allows(state: &State, id: NodeId, loss: Loss<'_>, now: Timestamp) 
     let Some(node) = state.nodes.get(id) else {
         return false;
     };
-    let taken = Taken::within_the_hour(state, now);
+    let taken = HourlyLoss::within_the_hour(state, now);
     let cost = taken.with(node, loss) - taken.of(node);
     let partitions = state
         .config
@@ -55,7 +55,7 @@ pub(crate) fn next_relief(state: &State) -> Option<Timestamp> {
 
 /// The partitions at their bound now, with thousandths of nodes lost and allowed: for listings.
 pub fn open_breakers(state: &State, now: Timestamp) -> Vec<(String, u64, u64)> {
-    let taken = Taken::within_the_hour(state, now);
+    let taken = HourlyLoss::within_the_hour(state, now);
     let waiting: Vec<&Node> = state
         .watched_nodes()
         .filter(|node| node.has_step_waiting())
@@ -83,12 +83,12 @@ fn holds(partition: &Partition, node: &Node) -> bool {
 }
 
 /// Losses within the hour.
-struct Taken<'a> {
+struct HourlyLoss<'a> {
     whole: BTreeSet<NodeId>,
     gpus: BTreeMap<NodeId, BTreeSet<&'a str>>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> HourlyLoss<'a> {
     fn within_the_hour(state: &'a State, now: Timestamp) -> Self {
         let since = now.plus_secs(-WINDOW_SECS);
         let whole = state

@@ -3,7 +3,7 @@
 use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
 use crate::ctl::owner::SYSTEM;
-use crate::ctl::state::JoinToken;
+use crate::ctl::state::{JoinToken, State};
 use crate::ctl::tx::{Tx, operator_only};
 use gmodel::NodeId;
 use gmodel::hostlist::check_name;
@@ -57,18 +57,7 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
     };
     let name = token.name.clone().unwrap_or_else(|| name.to_owned());
     check_name(&name).map_err(|e| Refusal::invalid(e.to_string()))?;
-    let node = match tx.state.node_by_name(&name) {
-        // The same machine joining again (a new disk) keeps its record when the token names it.
-        Some(known) if token.name.is_some() && known.role == token.role => known.id,
-        Some(_) => {
-            let text = format!(
-                "a node named {name:?} has joined already. If it is being replaced, make the \
-                 token with --name {name}; if it is another machine, give it another name."
-            );
-            return Err(Refusal::conflict(text));
-        }
-        None => NodeId(tx.state.next_node.max(1)),
-    };
+    let node = node_of(tx.state, &token, &name)?;
     tx.emit(Event::TokenSpent {
         hash: token.hash,
         at: tx.now,
@@ -113,6 +102,22 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
         admin: token.admin,
         epoch,
     })
+}
+
+/// The id of the node that joins: its earlier one, if the token names it, or a new one.
+fn node_of(state: &State, token: &JoinToken, name: &str) -> Result<NodeId, Refusal> {
+    match state.node_by_name(name) {
+        // The same machine joining again (a new disk) keeps its record when the token names it.
+        Some(known) if token.name.is_some() && known.role == token.role => Ok(known.id),
+        Some(_) => {
+            let text = format!(
+                "a node named {name:?} has joined already. If it is being replaced, make the \
+                 token with --name {name}; if it is another machine, give it another name."
+            );
+            Err(Refusal::conflict(text))
+        }
+        None => Ok(NodeId(state.next_node.max(1))),
+    }
 }
 
 /// Voids all certificates of the node.

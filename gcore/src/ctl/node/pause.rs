@@ -15,8 +15,8 @@ pub(crate) const FIRST_PAUSE_SECS: i64 = 30;
 
 pub(crate) const MAX_PAUSE_SECS: i64 = 600;
 
-/// Whether strikes blame the node: so many, with so little in common. A hundred jobs of one user whom the node
-/// does not know may fail; all errors about one GPU, or about one choice of jobs or partitions, count once.
+/// Whether strikes blame the node: so many, with so little in common. A hundred jobs of one user unknown to
+/// the node may fail; all errors about one GPU, or about one choice of jobs or partitions, count once.
 pub(crate) fn is_the_nodes(strikes: &[Strike]) -> bool {
     let users: BTreeSet<_> = strikes
         .iter()

@@ -66,20 +66,23 @@ pub(crate) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         }
         NodeReport::Certificate { epoch } => node::join::raise(tx, id, epoch),
         NodeReport::Claimed { owner, text } => node::identity::claimed(tx, id, &owner, &text),
-        NodeReport::Gone => {
-            if tx
-                .state
-                .nodes
-                .get(id)
-                .is_some_and(|node| node.link == Link::Up)
-            {
-                tx.emit(Event::NodeLinkChanged {
-                    node: id,
-                    link: Link::Silent,
-                    at: tx.now,
-                });
-            }
-        }
+        NodeReport::Gone => disconnected(tx, id),
+    }
+}
+
+/// The connection is gone: the node is silent from now.
+fn disconnected(tx: &mut Tx, id: NodeId) {
+    if tx
+        .state
+        .nodes
+        .get(id)
+        .is_some_and(|node| node.link == Link::Up)
+    {
+        tx.emit(Event::NodeLinkChanged {
+            node: id,
+            link: Link::Silent,
+            at: tx.now,
+        });
     }
 }
 

@@ -4,12 +4,12 @@
 //! that are getting ready) is derived anew each time. Holds no record, so changes during a pass copy nothing
 //! for it. Equal to `snapshot` except for the order of `pending`.
 
-use crate::chunk_map::Seen;
+use crate::chunk_map::MapCursor;
 use crate::ctl::node::pause::paused;
 use crate::ctl::plan::snapshot::{
     compute_nodes, pending_array, pending_job, running_run, sched_node, set_free, snapshot,
 };
-use crate::ctl::state::{Job, Node, Run, State};
+use crate::ctl::state::{EntryId, Job, Node, Run, State};
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, Role};
 use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
@@ -21,22 +21,22 @@ use std::sync::Arc;
 /// With more changed runs than this, one merge takes all.
 const FEW_RUNS: usize = 32;
 
-/// A job (`false`) or array (`true`), and which of its partitions.
-type Key = (JobId, bool, u32);
+/// An entry, and which of its partitions.
+type EntryKey = (EntryId, u32);
 
 /// The planner's snapshot between passes.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    jobs: Seen<JobId>,
-    runs: Seen<RunId>,
-    nodes: Seen<NodeId>,
+    jobs: MapCursor<JobId>,
+    runs: MapCursor<RunId>,
+    nodes: MapCursor<NodeId>,
     snapshot: Option<Snapshot>,
     /// Inputs of the node entries, in the order of the nodes.
-    bases: Vec<Basis>,
+    bases: Vec<NodeBasis>,
     /// Index into `pending`.
-    places: BTreeMap<Key, usize>,
+    places: BTreeMap<EntryKey, usize>,
     /// Entries of each job or array that waits in several partitions.
-    several: BTreeMap<(JobId, bool), u32>,
+    several: BTreeMap<EntryId, u32>,
     arrays: BTreeSet<JobId>,
     /// Jobs with entries that depend on other records too.
     fickle: BTreeSet<JobId>,
@@ -76,7 +76,7 @@ impl Mirror {
         self.changes.everything = true;
         let fresh = snapshot(state, now);
         self.bases = compute_nodes(state)
-            .map(|node| Basis::of(node, paused(node, now)))
+            .map(|node| NodeBasis::of(node, paused(node, now)))
             .collect();
         // All of it is in the snapshot.
         state.jobs.each_change(&mut self.jobs, |_, _| {});
@@ -90,10 +90,7 @@ impl Mirror {
             .collect();
         self.several.clear();
         for job in fresh.pending.iter().filter(|job| job.is_choice()) {
-            *self
-                .several
-                .entry((job.id, job.positions.is_some()))
-                .or_default() += 1;
+            *self.several.entry(entry_id(job)).or_default() += 1;
         }
         self.arrays = state
             .arrays
@@ -161,7 +158,7 @@ impl Mirror {
                 .filter(|job| job.state == JobState::Pending);
             self.put(
                 picture,
-                (id, false),
+                EntryId::Job(id),
                 job.map(|job| pending_job(state, job, now)),
             );
         }
@@ -173,7 +170,7 @@ impl Mirror {
                 .is_none_or(|array| array.pending.is_empty())
         };
         for id in self.arrays.iter().filter(over).copied().collect::<Vec<_>>() {
-            self.put(picture, (id, true), None);
+            self.put(picture, EntryId::Array(id), None);
             self.arrays.remove(&id);
         }
         for array in state
@@ -181,21 +178,20 @@ impl Mirror {
             .values()
             .filter(|array| !array.pending.is_empty())
         {
-            self.put(picture, (array.id, true), Some(pending_array(state, array)));
+            self.put(
+                picture,
+                EntryId::Array(array.id),
+                Some(pending_array(state, array)),
+            );
             self.arrays.insert(array.id);
         }
     }
 
     /// Sets or removes the entries of a job or array: one for each of its partitions.
-    fn put(
-        &mut self,
-        picture: &mut Snapshot,
-        (id, is_array): (JobId, bool),
-        entry: Option<PendingJob>,
-    ) {
-        let before = self.several.get(&(id, is_array)).copied().unwrap_or(1);
+    fn put(&mut self, picture: &mut Snapshot, id: EntryId, entry: Option<PendingJob>) {
+        let before = self.several.get(&id).copied().unwrap_or(1);
         if before == 1 && entry.as_ref().is_none_or(|entry| !entry.has_choices()) {
-            return self.put_one(picture, (id, is_array, 0), entry);
+            return self.put_one(picture, (id, 0), entry);
         }
         let mut entries: Vec<Option<PendingJob>> = entry
             .into_iter()
@@ -203,17 +199,17 @@ impl Mirror {
             .map(Some)
             .collect();
         match entries.len() {
-            0 | 1 => drop(self.several.remove(&(id, is_array))),
-            many => drop(self.several.insert((id, is_array), many as u32)),
+            0 | 1 => drop(self.several.remove(&id)),
+            many => drop(self.several.insert(id, many as u32)),
         }
         entries.resize(entries.len().max(before as usize), None);
         for (choice, entry) in (0..).zip(entries) {
-            self.put_one(picture, (id, is_array, choice), entry);
+            self.put_one(picture, (id, choice), entry);
         }
     }
 
     /// Sets or removes one entry; the last entry takes the place of a removed one.
-    fn put_one(&mut self, picture: &mut Snapshot, key: Key, entry: Option<PendingJob>) {
+    fn put_one(&mut self, picture: &mut Snapshot, key: EntryKey, entry: Option<PendingJob>) {
         let changed = &mut self.changes.pending;
         match (self.places.get(&key).copied(), entry) {
             (Some(at), Some(entry)) if picture.pending[at] == entry => {}
@@ -279,6 +275,21 @@ impl Mirror {
         picture.running = kept;
     }
 
+    /// Derives all node entries anew.
+    fn all_nodes(&mut self, picture: &mut Snapshot, state: &State, now: Timestamp) {
+        self.changes.everything = true;
+        self.bases = compute_nodes(state)
+            .map(|node| NodeBasis::of(node, paused(node, now)))
+            .collect();
+        picture.nodes = compute_nodes(state)
+            .map(|node| sched_node(state, node, now))
+            .collect();
+        self.paused = compute_nodes(state)
+            .filter(|node| paused(node, now).is_some())
+            .map(|node| node.id)
+            .collect();
+    }
+
     /// A run that takes or frees a share changes the node's record too: its generation at least.
     fn nodes_of(&mut self, picture: &mut Snapshot, state: &State, now: Timestamp) {
         let mut changed: BTreeMap<usize, &Node> = BTreeMap::new();
@@ -304,18 +315,7 @@ impl Mirror {
             ids.push(id);
         }
         if others {
-            self.changes.everything = true;
-            self.bases = compute_nodes(state)
-                .map(|node| Basis::of(node, paused(node, now)))
-                .collect();
-            picture.nodes = compute_nodes(state)
-                .map(|node| sched_node(state, node, now))
-                .collect();
-            self.paused = compute_nodes(state)
-                .filter(|node| paused(node, now).is_some())
-                .map(|node| node.id)
-                .collect();
-            return;
+            return self.all_nodes(picture, state, now);
         }
         for (at, node) in changed {
             let entry = &mut picture.nodes[at];
@@ -331,7 +331,7 @@ impl Mirror {
                 continue;
             }
             self.changes.only_free.remove(&node.id);
-            self.bases[at] = Basis::of(node, pause);
+            self.bases[at] = NodeBasis::of(node, pause);
             let fresh = sched_node(state, node, now);
             // The list of GPUs is shared while it is unchanged: a comparison looks at the address first.
             let gpus = if *fresh.gpus == *entry.gpus {
@@ -347,7 +347,7 @@ impl Mirror {
 
 /// Inputs of a node's entry besides its free resources. (Its name never changes.)
 #[derive(Debug)]
-struct Basis {
+struct NodeBasis {
     inventory: Arc<Inventory>,
     gpus: Arc<Vec<GpuEntry>>,
     link: Link,
@@ -357,7 +357,7 @@ struct Basis {
     paused: Option<(Timestamp, String)>,
 }
 
-impl Basis {
+impl NodeBasis {
     fn of(node: &Node, paused: Option<(Timestamp, String)>) -> Self {
         Self {
             inventory: node.inventory.clone(),
@@ -381,8 +381,15 @@ impl Basis {
     }
 }
 
-fn key(job: &PendingJob) -> Key {
-    (job.id, job.positions.is_some(), job.spec.choice())
+fn key(job: &PendingJob) -> EntryKey {
+    (entry_id(job), job.spec.choice())
+}
+
+fn entry_id(job: &PendingJob) -> EntryId {
+    match job.positions {
+        Some(_) => EntryId::Array(job.id),
+        None => EntryId::Job(job.id),
+    }
 }
 
 /// The entry depends on other records or on the clock: an array cap, a dependency, barred nodes.

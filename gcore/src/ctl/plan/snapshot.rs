@@ -1,7 +1,7 @@
 //! The snapshot of the state for a pass.
 
 use crate::ctl::job::dependency;
-use crate::ctl::state::{Array, Free, Job, Node, NodeFailure, Run, State};
+use crate::ctl::state::{Array, FreeResources, Job, Node, NodeFailure, Run, State};
 use crate::ctl::{gpu, node};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
@@ -232,7 +232,7 @@ pub fn sched_node(state: &State, node: &Node, now: Timestamp) -> SchedNode {
 }
 
 /// Sets the resources that no run holds.
-pub(crate) fn set_free(node: &mut SchedNode, free: Free) {
+pub(crate) fn set_free(node: &mut SchedNode, free: FreeResources) {
     (node.free_cpus, node.free_mem_bytes, node.runs) = (free.cpus, free.mem_bytes, free.runs);
     node.free_gpu_milli = free.gpu_milli;
 }

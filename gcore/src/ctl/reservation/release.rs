@@ -7,7 +7,7 @@ use crate::ctl::state::State;
 use crate::ctl::tx::Tx;
 use gmodel::{JobSpec, JobState, Reason, ReasonCode};
 
-/// Reservations whose pending jobs are released when it is deleted.
+/// Reservations with RELEASE set: their pending jobs wait on without them.
 pub(crate) fn releasing(state: &State) -> Vec<String> {
     state
         .policy

@@ -48,24 +48,24 @@ pub(crate) fn made(
         return Err(Refusal::invalid(text));
     };
     let nodes = candidates(state, &one)?;
-    let meeting = meeting(others, &one, window);
+    let overlaps = Overlaps::of(others, &one, window);
     match one.what.clone() {
         ReservedPart::NodeCount(count) => {
-            let chosen = choose(state, &one, nodes, count as usize, (window, &meeting))?;
+            let chosen = choose(state, &one, nodes, count as usize, &overlaps)?;
             let list = Hostlist::parse(&gmodel::hostlist::compress(chosen))
                 .map_err(|e| Refusal::invalid(e.to_string()))?;
             one.what = ReservedPart::Nodes(list);
         }
         ReservedPart::Nodes(_) | ReservedPart::AllNodes => {
-            let mut way = InTheWay::default();
+            let mut way = ReservationConflicts::default();
             nodes
                 .iter()
-                .for_each(|node| way.look(state, &one, node, (window, &meeting)));
+                .for_each(|node| way.look(state, &one, node, &overlaps));
             way.refuse(&one)?;
         }
         ReservedPart::Gpus(amounts) => gpus_are_free(state, &one, &nodes, &amounts, window)?,
     }
-    gpus_are_there(state, &one, &meeting, window)?;
+    gpus_are_there(state, &one, &overlaps)?;
     one.zone = None;
     Ok(one)
 }
@@ -176,24 +176,37 @@ pub(crate) fn features_choose(
 }
 
 /// Another reservation, and its window that overlaps the one at hand.
-pub(crate) type Meeting<'a> = (&'a Reservation, Window);
-
-/// Reservations in force at the same time, now or later. Maintenance and OVERLAP take no place from others.
-pub(crate) fn meeting<'a>(
-    others: &'a Reservations,
-    one: &Reservation,
+pub(crate) struct OverlappingReservation<'a> {
+    reservation: &'a Reservation,
     window: Window,
-) -> Vec<Meeting<'a>> {
-    let lies_over = |one: &Reservation| one.maintenance || one.overlap;
-    if lies_over(one) {
-        return Vec::new();
+}
+
+/// The window of a reservation, and the reservations in force at the same time, now or later.
+pub(crate) struct Overlaps<'a> {
+    window: Window,
+    others: Vec<OverlappingReservation<'a>>,
+}
+
+impl<'a> Overlaps<'a> {
+    /// Maintenance and OVERLAP take no place from others.
+    fn of(all: &'a Reservations, one: &Reservation, window: Window) -> Self {
+        let lies_over = |one: &Reservation| one.maintenance || one.overlap;
+        let others = all
+            .values()
+            .filter(|other| !lies_over(one) && other.name != one.name && !lies_over(other))
+            .filter_map(|other| {
+                Some(OverlappingReservation {
+                    reservation: other,
+                    window: first_meeting(one, other, window.0)?.1,
+                })
+            })
+            .collect();
+        Self { window, others }
     }
-    let others = others
-        .values()
-        .filter(|other| other.name != one.name && !lies_over(other));
-    others
-        .filter_map(|other| Some((other, first_meeting(one, other, window.0)?.1)))
-        .collect()
+
+    fn reservations(&self) -> impl Iterator<Item = &'a Reservation> + '_ {
+        self.others.iter().map(|other| other.reservation)
+    }
 }
 
 /// The nodes from which it may choose.
@@ -234,7 +247,7 @@ pub(crate) fn choose(
     one: &Reservation,
     nodes: Vec<&Node>,
     count: usize,
-    (window, meeting): (Window, &[Meeting]),
+    overlaps: &Overlaps,
 ) -> Result<Vec<String>, Refusal> {
     if count == 0 || count > nodes.len() {
         let with = if one.features.is_empty() {
@@ -249,11 +262,11 @@ pub(crate) fn choose(
         )));
     }
     let has = |node: &Node| matches!(state.own_policy.reservations.get(&one.name), Some(Reservation { what: ReservedPart::Nodes(list), .. }) if list.contains(&node.name));
-    let mut ranked: Vec<(usize, (bool, bool), &Node, InTheWay)> = nodes
+    let mut ranked: Vec<(usize, (bool, bool), &Node, ReservationConflicts)> = nodes
         .into_iter()
         .map(|node| {
-            let mut way = InTheWay::default();
-            way.look(state, one, node, (window, meeting));
+            let mut way = ReservationConflicts::default();
+            way.look(state, one, node, overlaps);
             (
                 way.weight(one),
                 (!node.is_available(), !has(node)),
@@ -268,7 +281,7 @@ pub(crate) fn choose(
             .then_with(|| natural_order(&a.2.name, &b.2.name))
     });
     ranked.truncate(count);
-    let mut all = InTheWay::default();
+    let mut all = ReservationConflicts::default();
     for (_, _, _, way) in &ranked {
         all.jobs.extend(way.jobs.iter().cloned());
         all.nodes.extend(way.nodes.iter().cloned());
@@ -286,23 +299,17 @@ pub(crate) fn choose(
 
 /// What prevents a reservation from having its nodes.
 #[derive(Default)]
-pub(crate) struct InTheWay {
+pub(crate) struct ReservationConflicts {
     jobs: BTreeSet<String>,
     nodes: BTreeSet<String>,
     /// Overlapping reservations, with their windows.
     others: BTreeMap<String, Timestamp>,
 }
 
-impl InTheWay {
-    fn look(
-        &mut self,
-        state: &State,
-        one: &Reservation,
-        node: &Node,
-        (window, meeting): (Window, &[Meeting]),
-    ) {
+impl ReservationConflicts {
+    fn look(&mut self, state: &State, one: &Reservation, node: &Node, overlaps: &Overlaps) {
         for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
-            if runs_into(state, run, node.id, one, window) {
+            if runs_into(state, run, node.id, one, overlaps.window) {
                 let shown = state
                     .jobs
                     .get(run.id.job)
@@ -311,11 +318,13 @@ impl InTheWay {
                 self.nodes.insert(node.name.clone());
             }
         }
-        for (other, theirs) in meeting
+        for other in overlaps
+            .others
             .iter()
-            .filter(|(other, _)| covers(state, other, node))
+            .filter(|other| covers(state, other.reservation, node))
         {
-            self.others.insert(other.name.clone(), theirs.0);
+            self.others
+                .insert(other.reservation.name.clone(), other.window.0);
         }
     }
 
@@ -476,20 +485,22 @@ pub(crate) fn boards(node: &Node) -> BTreeMap<&str, &GpuEntry> {
 pub(crate) fn gpus_are_there(
     state: &State,
     one: &Reservation,
-    meeting: &[Meeting],
-    window: Window,
+    overlaps: &Overlaps,
 ) -> Result<(), Refusal> {
     let is_counted = |one: &Reservation| matches!(one.what, ReservedPart::Gpus(_));
-    if !is_counted(one) && !meeting.iter().any(|(other, _)| is_counted(other)) {
+    if !is_counted(one) && !overlaps.reservations().any(is_counted) {
         return Ok(());
     }
     let mut known: BTreeSet<Vec<usize>> = BTreeSet::new();
-    for at in beginnings(one, meeting, window) {
+    for at in beginnings(one, overlaps) {
         let is_held = |other: &Reservation| next(other, at).is_some_and(|theirs| theirs.0 <= at);
-        let held: Vec<usize> = (0..meeting.len())
-            .filter(|place| is_held(meeting[*place].0))
+        let held: Vec<usize> = (0..overlaps.others.len())
+            .filter(|place| is_held(overlaps.others[*place].reservation))
             .collect();
-        let others: Vec<&Reservation> = held.iter().map(|place| meeting[*place].0).collect();
+        let others: Vec<&Reservation> = held
+            .iter()
+            .map(|place| overlaps.others[*place].reservation)
+            .collect();
         if !known.insert(held) {
             continue;
         }
@@ -514,15 +525,11 @@ pub(crate) fn gpus_are_there(
 
 /// Times within a reservation's windows at which it, or another beside it, begins: in the week from its first
 /// window, and from the first that meets each other.
-pub(crate) fn beginnings(
-    one: &Reservation,
-    meeting: &[Meeting],
-    window: Window,
-) -> BTreeSet<Timestamp> {
-    let firsts = meeting
-        .iter()
-        .filter_map(|(other, _)| Some(first_meeting(one, other, window.0)?.0))
-        .chain([window]);
+pub(crate) fn beginnings(one: &Reservation, overlaps: &Overlaps) -> BTreeSet<Timestamp> {
+    let firsts = overlaps
+        .reservations()
+        .filter_map(|other| Some(first_meeting(one, other, overlaps.window.0)?.0))
+        .chain([overlaps.window]);
     let windows: BTreeSet<Window> = firsts
         .flat_map(|first| windows_of(one, first.0, first.0.plus_secs(WEEK_SECS)))
         .collect();
@@ -530,7 +537,7 @@ pub(crate) fn beginnings(
     for (from, to) in windows {
         all.insert(from);
         let until = to.min(from.plus_secs(WEEK_SECS));
-        for (other, _) in meeting {
+        for other in overlaps.reservations() {
             all.extend(windows_of(other, from, until).map(|theirs| theirs.0.max(from)));
         }
     }

@@ -155,11 +155,11 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
     // Its age counts on.
     let in_line = job.eligible.min(now);
     let (requeue, try_after) = match verdict.kind {
-        Kind::AskedBack => (Some(now), None),
-        Kind::GaveWay if may_requeue => (Some(in_line), None),
-        Kind::NeverStarted => (Some(in_line), Some(again)),
-        Kind::NodeFailure if may_requeue => (Some(in_line), Some(again)),
-        Kind::Final | Kind::GaveWay | Kind::NodeFailure => (None, None),
+        EndKind::AskedBack => (Some(now), None),
+        EndKind::GaveWay if may_requeue => (Some(in_line), None),
+        EndKind::NeverStarted => (Some(in_line), Some(again)),
+        EndKind::NodeFailure if may_requeue => (Some(in_line), Some(again)),
+        EndKind::Final | EndKind::GaveWay | EndKind::NodeFailure => (None, None),
     };
     let state = match verdict.state {
         JobState::Cancelled if requeue.is_some() => JobState::Requeued,
@@ -170,8 +170,8 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
         ended,
         held_millis,
     } = times(run, now);
-    let hold = try_after.and_then(|_| takes_nodes_down(job, run, (started, ended), name, now));
-    let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay)
+    let hold = try_after.and_then(|_| takes_nodes_down(job, run, started, ended, name, now));
+    let gave_way = matches!(verdict.kind, EndKind::AskedBack | EndKind::GaveWay)
         || verdict.state == JobState::Preempted;
     let lost_gpu_secs = if gave_way {
         lost_gpu_secs(run, started, ended)
@@ -318,10 +318,10 @@ struct Verdict {
     state: JobState,
     exit: ExitCode,
     text: String,
-    kind: Kind,
+    kind: EndKind,
 }
 
-enum Kind {
+enum EndKind {
     Final,
     /// Stopped on request.
     AskedBack,
@@ -374,7 +374,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         Some(StopCause::Requeued) => (
             JobState::Cancelled,
             with_ground(format!("requeued by {by}"), run),
-            Kind::AskedBack,
+            EndKind::AskedBack,
         ),
         Some(StopCause::Preempted) => {
             let text = order.map_or(String::new(), |stop| format!("preempted {}", stop.text));
@@ -382,7 +382,11 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
             (
                 JobState::Preempted,
                 text,
-                if cancel { Kind::Final } else { Kind::GaveWay },
+                if cancel {
+                    EndKind::Final
+                } else {
+                    EndKind::GaveWay
+                },
             )
         }
         Some(StopCause::Drained) => {
@@ -390,7 +394,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
                 Some(name) => format!("its node was to be empty for maintenance {name}"),
                 None => format!("its node was drained by {by} and had to be empty"),
             };
-            (JobState::Cancelled, text, Kind::GaveWay)
+            (JobState::Cancelled, text, EndKind::GaveWay)
         }
         Some(StopCause::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
@@ -398,12 +402,12 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
                 "{late} of {} nodes did not get ready in time",
                 run.members.len()
             );
-            (JobState::NodeFail, text, Kind::NeverStarted)
+            (JobState::NodeFail, text, EndKind::NeverStarted)
         }
         _ => (
             JobState::Cancelled,
             with_ground(String::new(), run),
-            Kind::Final,
+            EndKind::Final,
         ),
     };
     Verdict {
@@ -433,7 +437,7 @@ fn by_exit(end: &RunEnd) -> Verdict {
         state,
         exit: end.exit,
         text: end.text.clone(),
-        kind: Kind::Final,
+        kind: EndKind::Final,
     }
 }
 
@@ -451,7 +455,7 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
                 state: JobState::NodeFail,
                 exit: end.exit,
                 text: end.text.clone(),
-                kind: Kind::NeverStarted,
+                kind: EndKind::NeverStarted,
             });
         }
         return Some(node_failure(run, end.text.clone()));
@@ -472,7 +476,7 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
                 state,
                 exit,
                 text: end.text.clone(),
-                kind: Kind::Final,
+                kind: EndKind::Final,
             });
         }
     }
@@ -487,9 +491,9 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
 fn node_failure(run: &Run, text: String) -> Verdict {
     // Before the go no user process ran: as if never placed. After it, one may have.
     let kind = if run.go.is_none() {
-        Kind::NeverStarted
+        EndKind::NeverStarted
     } else {
-        Kind::NodeFailure
+        EndKind::NodeFailure
     };
     Verdict {
         state: JobState::NodeFail,
@@ -503,7 +507,8 @@ fn node_failure(run: &Run, text: String) -> Verdict {
 fn takes_nodes_down(
     job: &Job,
     run: &Run,
-    (started, ended): (Option<Timestamp>, Timestamp),
+    started: Option<Timestamp>,
+    ended: Timestamp,
     name: NodeName,
     now: Timestamp,
 ) -> Option<HoldMark> {

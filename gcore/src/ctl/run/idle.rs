@@ -11,7 +11,7 @@ use crate::ctl::run::idle_policy::{MIN_SPELL_SECS, is_watched, policy_of, warnin
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{IdleWarning, Run, Stop};
 use crate::ctl::tx::Tx;
-use gmodel::idle::{IdleAction, IdleLevels, IdleReport, ended_spells};
+use gmodel::idle::{IdleAction, IdleLevels, IdlePolicy, IdleReport, ended_spells};
 use gmodel::node::{HoldMark, Link};
 use gmodel::run::StopCause;
 use gmodel::{NodeId, RunId, Timestamp};
@@ -139,20 +139,7 @@ fn act(tx: &mut Tx, id: RunId) {
         warning(tx.state, id).filter(|warned| warned.real || policy.action == IdleAction::Report);
     let Some(warned) = warned else {
         if idle_secs >= policy.warn_after_secs {
-            let (real, percent) = (policy.action != IdleAction::Report, policy.gpus_percent);
-            let act_after_secs = policy.ends_at_secs(idle_secs);
-            let from_secs = idle.watched_secs.saturating_sub(idle.levels.secs(percent));
-            let at = tx.now;
-            tx.emit(Event::RunIdleWarned {
-                run: id,
-                idle_secs,
-                from_secs,
-                percent,
-                act_after_secs,
-                action: policy.action,
-                real,
-                at,
-            });
+            warn(tx, id, &policy, idle_secs);
         }
         return;
     };
@@ -169,6 +156,35 @@ fn act(tx: &mut Tx, id: RunId) {
         }
         return;
     }
+    end(tx, id, &policy);
+}
+
+/// Warns a run for the spell that it is in.
+fn warn(tx: &mut Tx, id: RunId, policy: &IdlePolicy, idle_secs: u32) {
+    let Some(idle) = tx.state.idle_seen.get(id) else {
+        return;
+    };
+    let (real, percent) = (policy.action != IdleAction::Report, policy.gpus_percent);
+    let act_after_secs = policy.ends_at_secs(idle_secs);
+    let from_secs = idle.watched_secs.saturating_sub(idle.levels.secs(percent));
+    let at = tx.now;
+    tx.emit(Event::RunIdleWarned {
+        run: id,
+        idle_secs,
+        from_secs,
+        percent,
+        act_after_secs,
+        action: policy.action,
+        real,
+        at,
+    });
+}
+
+/// Ends a run for being idle; its job is requeued or cancelled, as the policy says.
+fn end(tx: &mut Tx, id: RunId, policy: &IdlePolicy) {
+    let (Some(job), Some(idle)) = (tx.state.jobs.get(id.job), tx.state.idle_seen.get(id)) else {
+        return;
+    };
     let partition = tx.state.config.partition(&job.spec.partition);
     let may_requeue = job.may_requeue(partition.is_none_or(|partition| partition.requeue));
     // As with preemption: a job that cannot be requeued is cancelled.

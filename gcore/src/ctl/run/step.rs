@@ -3,7 +3,7 @@
 
 use crate::ctl::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
 use crate::ctl::event::Event;
-use crate::ctl::job::targets::{Found, find, shown};
+use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
 use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
 use crate::ctl::run::step_share;
@@ -50,8 +50,8 @@ pub(crate) fn start(
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
         Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
-            step_share::Found::Room { tasks, parts } => (tasks, parts),
-            step_share::Found::Waits(text) => {
+            step_share::SharePlacement::Room { tasks, parts } => (tasks, parts),
+            step_share::SharePlacement::Waits(text) => {
                 return Ok(Reply::StepWaits {
                     text,
                     holders: run.step_holds.clone(),
@@ -133,7 +133,7 @@ pub(crate) fn end(
 /// The job named by the target. An array's first task has the array's id, and arrays run no steps.
 fn job_of(state: &State, actor: &Actor, target: &Target) -> Result<Option<JobId>, Refusal> {
     Ok(match find(state, actor, target)? {
-        Found::Job(id) | Found::Array(id) => Some(id),
-        Found::Untouched { .. } | Found::Over => None,
+        TargetRecord::Job(id) | TargetRecord::Array(id) => Some(id),
+        TargetRecord::Untouched { .. } | TargetRecord::Over => None,
     })
 }

@@ -19,7 +19,7 @@ const MAX_NAMED: usize = 3;
 
 /// The answer to a step that asks for a share.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum SharePlacement {
     /// Places of the allocation with the tasks of each, and the step's share there.
     Room {
         tasks: Vec<(usize, u32)>,
@@ -50,7 +50,7 @@ pub(crate) fn find(
     ask: &StepAsk,
     share: &StepShareRequest,
     shared: &[(usize, u32)],
-) -> Result<Found, Refusal> {
+) -> Result<SharePlacement, Refusal> {
     let all: Vec<Room> = run
         .allocation
         .iter()
@@ -66,7 +66,7 @@ pub(crate) fn find(
         free[part.place as usize].take(part);
     }
     if run.step_holds.len() >= MAX_HOLDS && !share.overlap {
-        return Ok(Found::Waits(format!(
+        return Ok(SharePlacement::Waits(format!(
             "{MAX_HOLDS} steps of the job hold parts of it, and more cannot"
         )));
     }
@@ -92,7 +92,7 @@ pub(crate) fn find(
             .iter()
             .map(|(place, count)| free[*place].part(*place, share, *count, tasks.len() as u32))
             .collect();
-        return Ok(Found::Room { tasks, parts });
+        return Ok(SharePlacement::Room { tasks, parts });
     }
     let what = search.wish();
     let has = |rooms: &[Room], word: &str| {
@@ -108,7 +108,7 @@ pub(crate) fn find(
         format!("{}{more}", said.collect::<Vec<_>>().join("; "))
     };
     match search.among(&all) {
-        Some(_) => Ok(Found::Waits(format!(
+        Some(_) => Ok(SharePlacement::Waits(format!(
             "{what}: other steps have the rest; {}",
             has(&free, " has free")
         ))),

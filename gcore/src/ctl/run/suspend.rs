@@ -7,7 +7,7 @@
 
 use crate::ctl::command::{Actor, Refusal, Reply, Target};
 use crate::ctl::event::Event;
-use crate::ctl::job::targets::{Found, each, find, own_tasks, shown};
+use crate::ctl::job::targets::{TargetRecord, each, find, own_tasks, shown};
 use crate::ctl::state::{Run, State, Suspension};
 use crate::ctl::tx::{Tx, operator_only};
 use gmodel::{JobId, JobState, RefusalKind, RunId};
@@ -76,9 +76,9 @@ pub(crate) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<R
 
 fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refusal> {
     let jobs: Vec<JobId> = match find(tx.state, actor, target)? {
-        Found::Job(id) => vec![id],
-        Found::Array(id) => own_tasks(tx.state, id),
-        Found::Untouched { .. } | Found::Over => Vec::new(),
+        TargetRecord::Job(id) => vec![id],
+        TargetRecord::Array(id) => own_tasks(tx.state, id),
+        TargetRecord::Untouched { .. } | TargetRecord::Over => Vec::new(),
     };
     let live = jobs
         .iter()
@@ -100,7 +100,7 @@ fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refu
     Ok(live)
 }
 
-/// Resumes runs whose CPUs are free again, as the plan says and if that still holds.
+/// Resumes suspended runs with free CPUs, as the plan says and if that still holds.
 pub(crate) fn enter(tx: &mut Tx, resumes: Vec<RunId>) {
     for id in resumes {
         let Some(run) = tx.state.runs.get(id).filter(|run| run.goes_on_later()) else {

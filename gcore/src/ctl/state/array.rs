@@ -3,7 +3,7 @@
 //! Half a million held tasks are one record and one event: tasks held unlike the rest are sets beside the
 //! array's own holds. Any other difference gives a task a record of its own.
 
-use crate::ctl::state::waits::Waits;
+use crate::ctl::state::open_dependency::OpenDependency;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::node::HoldMark;
 use gmodel::{JobId, JobSpec, Reason, Timestamp};
@@ -41,13 +41,13 @@ pub struct Array {
     pub client_key: Option<Arc<str>>,
     /// Open conditions of the dependency, for the tasks without records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<Box<Waits>>,
+    pub waits: Option<Box<OpenDependency>>,
     /// Tasks with records that are over and did not end well. They may be forgotten before the array.
     #[serde(default)]
     pub unsuccessful: u32,
     /// Pending tasks that are held unlike the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub apart: Vec<Apart>,
+    pub apart: Vec<HeldTasks>,
 }
 
 impl Array {
@@ -72,7 +72,7 @@ const MAX_APART: usize = 100;
 /// Pending tasks with holds of their own; with none, if only the rest of the array is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Apart {
+pub struct HeldTasks {
     pub positions: RangeSet,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<HoldMark>,
@@ -129,13 +129,13 @@ impl Array {
     }
 
     /// Pending tasks, grouped by their holds.
-    pub(crate) fn by_holds(&self, positions: &RangeSet) -> Vec<Apart> {
+    pub(crate) fn by_holds(&self, positions: &RangeSet) -> Vec<HeldTasks> {
         let sets = self
             .apart
             .iter()
             .map(|one| (Cow::Borrowed(&one.positions), &one.holds));
         let sets = sets.chain(std::iter::once((self.together(), &self.holds)));
-        let of_both = sets.map(|(set, holds)| Apart {
+        let of_both = sets.map(|(set, holds)| HeldTasks {
             positions: intersection(positions, &set),
             holds: holds.clone(),
         });
@@ -161,7 +161,7 @@ impl Array {
 
     /// Merges equal sets, and drops sets that are held like the array.
     pub(crate) fn tidy_apart(&mut self) {
-        let mut tidy: Vec<Apart> = Vec::new();
+        let mut tidy: Vec<HeldTasks> = Vec::new();
         for one in std::mem::take(&mut self.apart) {
             match tidy.iter_mut().find(|known| known.holds == one.holds) {
                 Some(known) => put_in(&mut known.positions, &one.positions),

@@ -1,7 +1,7 @@
 //! The record of a job, or of an array task that differs from its array.
 
+use crate::ctl::state::open_dependency::OpenDependency;
 use crate::ctl::state::past_runs::{NodeFailure, PastRuns};
-use crate::ctl::state::waits::Waits;
 use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
 use gmodel::{JobId, JobSpec, JobState, Reason, RunId, Timestamp};
@@ -41,7 +41,7 @@ pub struct Job {
     pub client_key: Option<Arc<str>>,
     /// Open conditions of its dependency; only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<Box<Waits>>,
+    pub waits: Option<Box<OpenDependency>>,
     /// What its runs left; read as fields of the job.
     #[serde(flatten)]
     pub past: Rare<PastRuns>,

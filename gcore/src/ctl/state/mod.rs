@@ -4,38 +4,36 @@
 //! `min_job_age`.
 
 mod array;
-mod free;
 mod idle;
 mod job;
-mod late_specs;
 mod node;
+mod open_dependency;
 mod outcome;
 mod past_runs;
+mod recent_specs;
 mod run;
 mod stop;
 mod tally;
-mod waits;
 
-pub use array::{Apart, Array};
+pub use array::{Array, HeldTasks};
 pub(crate) use array::{intersection, put_in, take_out};
-pub use free::Free;
 pub(crate) use idle::NodeIdleness;
 pub use idle::{IdleSeen, IdleWarning, RunIdle};
 pub use job::{Job, TaskOf};
-pub use late_specs::LateSpecs;
 pub(crate) use node::is_out_of_service;
-pub use node::{FenceFailure, Fencing, JoinToken, Node, Renewed, Strike};
+pub use node::{CertificateRenewal, FenceFailure, Fencing, FreeResources, JoinToken, Node, Strike};
+pub use open_dependency::{EntryId, ForgottenJob, OpenDependency, OpenTerm};
 pub use outcome::Outcome;
 pub(crate) use past_runs::DOWNED_MILLIS;
 pub use past_runs::{MAX_DOWNED, NodeFailure, PastRuns};
+pub use recent_specs::RecentSpecs;
 pub use run::{Member, Run, Suspension};
 pub use stop::Stop;
-pub use tally::{Minutes, Tally};
-pub use waits::{Dependent, PastJob, Wait, Waits};
+pub use tally::{SubmissionTimes, Tally};
 
 use crate::chunk_map::ChunkMap;
 use gmodel::config::ClusterConfig;
-use gmodel::node::GpuEntry;
+use gmodel::node::{GpuEntry, NodeStateView};
 use gmodel::{Fence, JobId, NodeId, Policy, Request, RunId, Seq, Timestamp};
 use gsched::SchedNode;
 use gsched::usage::UsageBook;
@@ -92,7 +90,7 @@ pub struct State {
     /// When jobs and arrays become eligible, or stop waiting for few switches, if that is later.
     pub not_yet: BTreeSet<(Timestamp, JobId)>,
     /// Dependants by the id of the job, task or array that decides. An end costs only its dependants.
-    pub dependents: BTreeSet<(JobId, Dependent)>,
+    pub dependents: BTreeSet<(JobId, EntryId)>,
     /// Pending jobs and arrays with a check due then: a deadline, or minutes after another job's start.
     pub due: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that are not over, by account, user, QOS and partition.
@@ -116,9 +114,9 @@ pub struct State {
     /// A memo of the running controller.
     pub respecified: BTreeMap<JobId, Seq>,
     /// Submissions of the last minute, where limited. A memo, as `respecified`.
-    pub minutes: Minutes,
+    pub minutes: SubmissionTimes,
     /// Recent requests, which later ones may share.
-    pub late_specs: LateSpecs,
+    pub late_specs: RecentSpecs,
 }
 
 /// The adoption window: nodes may bring runs that a restored database lacks, each node once.
@@ -196,5 +194,59 @@ impl State {
             .last()?;
         let position = u32::try_from(id.0 - array.id.0).ok()?;
         (position < array.len()).then_some((array, position))
+    }
+
+    /// Free CPUs, bytes, and thousandths of each GPU by slot.
+    pub fn free_on(&self, node: &Node) -> FreeResources {
+        let mut free = FreeResources {
+            cpus: node.inventory.cpus,
+            mem_bytes: node.inventory.mem_bytes,
+            gpu_milli: node
+                .gpus
+                .iter()
+                .map(|gpu| {
+                    if gpu.usable() && !node.is_being_cut(gpu) {
+                        1000
+                    } else {
+                        0
+                    }
+                })
+                .collect(),
+            runs: 0,
+        };
+        for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
+            let Some(at) = run
+                .place_of(node.id)
+                .filter(|at| !run.members[*at].is_clean())
+            else {
+                continue;
+            };
+            let share = &run.allocation[at];
+            free.runs += 1;
+            if !run.lends_cpus() {
+                free.cpus = free.cpus.saturating_sub(share.cpus);
+            }
+            free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
+            for grant in &share.gpus.0 {
+                if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {
+                    *slot = slot.saturating_sub(grant.part.of_slot_milli());
+                }
+            }
+        }
+        free
+    }
+
+    /// Without reservations, which depend on the clock.
+    pub fn node_view(&self, node: &Node) -> NodeStateView {
+        let free = self.free_on(node);
+        NodeStateView {
+            link: node.link,
+            drained: !node.drains.is_empty(),
+            unfit: !node.inventory.unfit.is_empty(),
+            allocated: free.runs > 0,
+            room: free.cpus > 0 && (node.gpus.is_empty() || free.gpu_milli.iter().any(|m| *m > 0)),
+            reserved: false,
+            maintenance: false,
+        }
     }
 }

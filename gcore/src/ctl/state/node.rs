@@ -23,7 +23,7 @@ pub struct Node {
     pub epoch: u32,
     /// Its certificate's last renewal under this epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renewed: Option<Box<Renewed>>,
+    pub renewed: Option<Box<CertificateRenewal>>,
     pub link: Link,
     /// When the link last changed.
     pub link_since: Timestamp,
@@ -67,7 +67,7 @@ pub struct Node {
 
 /// The newest renewal of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Renewed {
+pub struct CertificateRenewal {
     pub at: Timestamp,
     /// Address of the machine that asked.
     pub from: String,
@@ -176,6 +176,17 @@ pub struct Strike {
     /// One is enough: a prolog failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enough: bool,
+}
+
+/// The resources of a node that no run holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeResources {
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    /// By slot; 0 for a GPU that is missing or sick.
+    pub gpu_milli: Vec<u32>,
+    /// Runs with a share here.
+    pub runs: u32,
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -4,7 +4,7 @@ use gmodel::{JobSpec, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Most scopes whose submissions of the last minute are remembered; the oldest are forgotten.
+/// Most scopes with remembered submissions of the last minute; the oldest are forgotten.
 const MAX_MINUTES: usize = 4096;
 
 /// Most submissions a minute that are remembered of one scope.
@@ -18,7 +18,7 @@ pub struct Tally(BTreeMap<Arc<str>, u64>);
 
 /// Times of recent submissions, by scope. A memo of the running controller: a restart forgets a minute.
 #[derive(Clone, Debug, Default)]
-pub struct Minutes(BTreeMap<String, VecDeque<Timestamp>>);
+pub struct SubmissionTimes(BTreeMap<String, VecDeque<Timestamp>>);
 
 impl Tally {
     fn key(spec: &JobSpec) -> String {
@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// Jobs whose account, user, QOS and partition match.
+    /// Jobs of matching account, user, QOS and partition.
     pub fn count(&self, matches: impl Fn([&str; 4]) -> bool) -> u64 {
         let parts = |key: &'_ Arc<str>| -> bool {
             let mut parts = key.split('\0');
@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-impl Minutes {
+impl SubmissionTimes {
     /// Seconds until another submission is allowed; `None`: now.
     pub(crate) fn wait_secs(&self, subject: &str, most: u32, now: Timestamp) -> Option<i64> {
         let most = (most as usize).min(MAX_SUBMITS);

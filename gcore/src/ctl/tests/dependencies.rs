@@ -1,4 +1,5 @@
-//! Dependencies: who waits for whom, what becomes of it when the other ends, is requeued, cancelled or forgotten.
+//! Dependencies: what a dependant waits for, and what follows when the other job ends, is requeued, cancelled
+//! or forgotten.
 
 use crate::ctl::tests::world::check;
 use expect_test::expect;

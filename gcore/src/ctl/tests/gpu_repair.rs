@@ -182,7 +182,7 @@ impl Pool {
         handle(&mut self.state, &mut self.events, input, self.now)
     }
 
-    /// Who misses what.
+    /// The missing GPUs, with their last nodes.
     fn missed(&self) -> Vec<(String, String)> {
         let all = self
             .state
@@ -343,7 +343,7 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let sick = pool.nodes[0].remove(2);
     let well = pool.nodes[0].remove(2);
     pool.report(1);
-    // It comes to another node, whose gpud has never seen it.
+    // The GPU comes to another node, new to its gpud.
     let fresh = |gpu: &GpuInfo| GpuInfo {
         uuid: gpu.uuid.clone(),
         index: 8,
@@ -509,7 +509,7 @@ fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_res
         1,
         "it was sick when it left, which a new controller knows"
     );
-    // Ordered out, returned by somebody, and taken out.
+    // Ordered out, returned by an operator, and taken out.
     pool.answer(2, "");
     pool.nodes[1].pop();
     pool.report(2);

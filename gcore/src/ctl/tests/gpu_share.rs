@@ -1,4 +1,4 @@
-//! Parts of GPUs: who stands beside whom, and that a plan made before cannot break the rule.
+//! GPU shares: which parts may lie side by side, and that a late plan cannot break the rule.
 
 use crate::ctl::tests::world::{World, check as show};
 use crate::ctl::{Input, check, snapshot};

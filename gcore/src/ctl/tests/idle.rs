@@ -1,4 +1,5 @@
-//! Idle GPUs: who is warned and who is ended, as stories; and over random samples, restarts and jumps of the clock what never is.
+//! Idle GPUs: which runs are warned and ended, as stories; and what never happens over random samples,
+//! restarts and jumps of the clock.
 
 use crate::ctl::tests::world::{World, check};
 use crate::ctl::*;
@@ -249,7 +250,7 @@ enum Step {
         secs: i64,
         times: u32,
     },
-    /// Nobody samples.
+    /// No node samples.
     Silence {
         secs: i64,
     },

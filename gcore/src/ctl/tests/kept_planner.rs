@@ -37,7 +37,7 @@ impl KeptPlanner {
     }
 }
 
-/// Who may not start at all is told so in the order of the picture, which is any.
+/// Jobs that may not start at all get that reason in the order of the snapshot, which is any.
 fn in_order(mut plan: Plan) -> Plan {
     plan.reasons.sort_by_key(|(job, _)| *job);
     plan.array_reasons.sort_by_key(|(job, _)| *job);

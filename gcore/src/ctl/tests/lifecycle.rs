@@ -474,7 +474,7 @@ fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
     .assert_eq(&world.out);
 }
 
-/// A cluster whose leaf switches have a busy node each, and a job of two nodes that waits 600 s for one switch.
+/// A cluster with a busy node under each leaf switch, and a job of two nodes that waits 600 s for one switch.
 fn waits_for_one_switch(more: &[&str]) -> super::world::World {
     let mut world = super::world::World::new();
     let lines = [
@@ -491,7 +491,7 @@ fn waits_for_one_switch(more: &[&str]) -> super::world::World {
     world
 }
 
-/// When somebody looks at the queue though nothing happened, in seconds from now.
+/// Times of passes without an event, in seconds from now.
 fn looks_at(world: &super::world::World) -> Vec<i64> {
     world
         .state
@@ -525,7 +525,8 @@ fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
     world.line("wait 1");
     assert!(looks_at(&world).is_empty());
     assert_eq!(world.plan(), [JobId(3)]);
-    // For ever is no time; arrays wait too, and who was held, or waited for another, from then on.
+    // Without an end there is no time; arrays wait too, and a job that was held or dependent waits from its
+    // release on.
     let world = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1"]);
     assert!(looks_at(&world).is_empty());
     let held = [

@@ -1,4 +1,4 @@
-//! Maintenance over running jobs: who is told to go, when, and what becomes of it.
+//! Maintenance over running jobs: which runs are stopped, when, and what becomes of them.
 
 use crate::ctl::tests::world::check;
 use expect_test::expect;

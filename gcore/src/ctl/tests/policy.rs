@@ -1,4 +1,4 @@
-//! Accounts, users, QOS: who edits them, which edits make no sense, who may submit under which name.
+//! Accounts, users, QOS: which edits are allowed, which have faults, and which jobs may name them.
 
 use crate::ctl::tests::world::check;
 use expect_test::expect;

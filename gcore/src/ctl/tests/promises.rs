@@ -19,7 +19,7 @@ pub(super) fn same(one: &State, other: &State) -> bool {
             members: Default::default(),
             late_specs: Default::default(),
             respecified: BTreeMap::new(),
-            minutes: Minutes::default(),
+            minutes: SubmissionTimes::default(),
             ..state.clone()
         };
         format!("{state:?}")
@@ -97,7 +97,7 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
             let job = touched.job.and_then(|job| after.jobs.get(job));
             arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
         }
-        // The store adds the run of a job whose limit changed, and forgets nothing of what is over.
+        // The store adds the run of a job with a changed limit, and forgets nothing that is over.
         match event {
             Event::JobUpdated { job, .. } => {
                 runs.extend(after.jobs.get(*job).and_then(Job::live_run))

@@ -1,4 +1,4 @@
-//! Who is charged for which runs, and when.
+//! Charges: which accounts and users are charged for which runs, and when.
 
 use crate::ctl::tests::world::World;
 use crate::ctl::{Input, NodeReport};
@@ -162,7 +162,7 @@ fn a_qos_makes_use_dearer_for_fair_share_but_not_for_budgets() {
     assert_eq!(gpu_secs(&world, who.split('/').next().unwrap()), 100);
 }
 
-/// A run of two nodes with 8 GPUs each whose script ended 10 s before the other node said so.
+/// A run of two nodes with 8 GPUs each; its script ends 10 s before the other node reports so.
 const LATE_NODE: &str = "node n1 h100:8
     node n2 h100:8
     account lab

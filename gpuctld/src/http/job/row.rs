@@ -483,7 +483,7 @@ impl<'a> Row<'a> {
             Self::Task { position, .. } => failed.contains(*position),
             Self::Tasks { array, alike } => covers(failed, &positions(array, *alike)),
         };
-        let one = |wait: &gcore::ctl::Wait| {
+        let one = |wait: &gcore::ctl::OpenTerm| {
             let fate = if wait.never.is_some() || all_failed(&wait.failed) {
                 "failed"
             } else {

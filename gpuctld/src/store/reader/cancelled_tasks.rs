@@ -5,7 +5,7 @@
 use super::accounting::{named_jobs, states};
 use super::stored::{ReadResult, bytes, read, stored_array};
 use crate::store::documents::ArrayDocument;
-use gcore::ctl::{Array, LateSpecs};
+use gcore::ctl::{Array, RecentSpecs};
 use gmodel::array_spec::RangeSet;
 use gmodel::partition_list::names;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
@@ -94,7 +94,7 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>>
     let mut statement = db.prepare_cached(&sql)?;
     let mut found = statement.query(params_from_iter(&values))?;
     let mut rows = Vec::new();
-    let mut late = LateSpecs::default();
+    let mut late = RecentSpecs::default();
     while let Some(row) = found.next()?
         && rows.len() < limit as usize
     {

@@ -3,15 +3,15 @@
 //! Owns how they are found, task by task where it matters; whether a condition is met is for the core.
 
 use super::stored::{ReadResult, SpecCache, StoredJob, stored_array, stored_job};
-use gcore::ctl::{Array, Job, PastJob};
+use gcore::ctl::{Array, ForgottenJob, Job};
 use gmodel::array_spec::RangeSet;
 use gmodel::dependency::JobRef;
 use gmodel::{JobId, JobState, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 /// What is known of the jobs named; those that are not over are left out.
-pub fn past_jobs(db: &Connection, names: &[JobRef]) -> ReadResult<Vec<PastJob>> {
-    let mut all: Vec<PastJob> = Vec::new();
+pub fn past_jobs(db: &Connection, names: &[JobRef]) -> ReadResult<Vec<ForgottenJob>> {
+    let mut all: Vec<ForgottenJob> = Vec::new();
     for name in names {
         let found = match stored_array(db, name.id)? {
             Some(array) => of_array(db, &array, name.index)?,
@@ -29,7 +29,7 @@ pub fn past_jobs(db: &Connection, names: &[JobRef]) -> ReadResult<Vec<PastJob>> 
     Ok(all)
 }
 
-fn of_job(db: &Connection, id: JobId) -> ReadResult<Option<PastJob>> {
+fn of_job(db: &Connection, id: JobId) -> ReadResult<Option<ForgottenJob>> {
     Ok(match stored_job(db, id, &mut SpecCache::default())? {
         Some(StoredJob::Job(job)) => over(&job),
         Some(StoredJob::Array(array)) => cancelled(&array, id),
@@ -37,13 +37,13 @@ fn of_job(db: &Connection, id: JobId) -> ReadResult<Option<PastJob>> {
     })
 }
 
-fn over(job: &Job) -> Option<PastJob> {
+fn over(job: &Job) -> Option<ForgottenJob> {
     let began = job.started.or(job.ended).unwrap_or(job.submitted);
     job.state.is_final().then(|| past(job.id, job.state, began))
 }
 
-fn past(id: JobId, state: JobState, began: Timestamp) -> PastJob {
-    PastJob {
+fn past(id: JobId, state: JobState, began: Timestamp) -> ForgottenJob {
+    ForgottenJob {
         id,
         state,
         began,
@@ -53,7 +53,7 @@ fn past(id: JobId, state: JobState, began: Timestamp) -> PastJob {
 }
 
 /// A task that never had a record of its own.
-fn cancelled(array: &Array, id: JobId) -> Option<PastJob> {
+fn cancelled(array: &Array, id: JobId) -> Option<ForgottenJob> {
     let position = u32::try_from(id.0.checked_sub(array.id.0)?).ok()?;
     let began = array.ended.unwrap_or(array.submitted);
     array
@@ -63,7 +63,7 @@ fn cancelled(array: &Array, id: JobId) -> Option<PastJob> {
 }
 
 /// The array as a whole, and the one task that is asked for.
-fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Vec<PastJob>> {
+fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Vec<ForgottenJob>> {
     let last = array.id.0 + u64::from(array.len()) - 1;
     let mut rows = db.prepare_cached(
         "SELECT id, state, start_ms FROM jobs WHERE id BETWEEN ?1 AND ?2 AND array_id = ?1",
@@ -85,7 +85,7 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Ve
         None if array.cancelled.is_empty() => JobState::Completed,
         None => JobState::Cancelled,
     };
-    let whole = PastJob {
+    let whole = ForgottenJob {
         id: array.id,
         state,
         began,
@@ -99,7 +99,7 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Ve
     Ok([Some(whole), task].into_iter().flatten().collect())
 }
 
-fn one_task(db: &Connection, array: &Array, id: JobId) -> ReadResult<Option<PastJob>> {
+fn one_task(db: &Connection, array: &Array, id: JobId) -> ReadResult<Option<ForgottenJob>> {
     let row: Option<(String, Option<i64>, Option<i64>)> = db
         .prepare_cached("SELECT state, start_ms, end_ms FROM jobs WHERE id = ?1 AND array_id = ?2")?
         .query_row([id.0, array.id.0], |row| {

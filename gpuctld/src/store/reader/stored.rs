@@ -2,7 +2,7 @@
 
 use crate::store::documents::{ArrayDocument, JobDocument};
 use crate::store::error::ReadFailure;
-use gcore::ctl::{Array, Job, LateSpecs};
+use gcore::ctl::{Array, Job, RecentSpecs};
 use gmodel::{BlobId, JobId, JobSpec};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
@@ -49,7 +49,7 @@ pub fn stored_job(
     if let Some((doc, spec)) = job {
         let document: JobDocument = read(&doc)?;
         return Ok(Some(StoredJob::Job(Box::new(
-            document.with_spec(specs.read(db, spec)?, &mut LateSpecs::default()),
+            document.with_spec(specs.read(db, spec)?, &mut RecentSpecs::default()),
         ))));
     }
     let array: Option<u64> = db
@@ -80,7 +80,7 @@ pub fn stored_array(db: &Connection, id: JobId) -> ReadResult<Option<Array>> {
     };
     let document: ArrayDocument = read(&doc)?;
     Ok(Some(
-        document.with_spec(read(&spec)?, &mut LateSpecs::default()),
+        document.with_spec(read(&spec)?, &mut RecentSpecs::default()),
     ))
 }
 

@@ -1,6 +1,6 @@
 //! How the jobs ended that others depend on: from memory, or from stored records.
 
-use crate::ctl::state::{Array, Job, PastJob, State};
+use crate::ctl::state::{Array, ForgottenJob, Job, State};
 use gmodel::array_spec::ArraySpec;
 use gmodel::{JobId, JobState, Timestamp};
 
@@ -32,7 +32,7 @@ pub(crate) const PENDING: Fate = Fate {
 };
 
 /// `None` if neither the state nor the store knows the job.
-pub(crate) fn fate(state: &State, past: &[PastJob], of: JobId, whole: bool) -> Option<Fate> {
+pub(crate) fn fate(state: &State, past: &[ForgottenJob], of: JobId, whole: bool) -> Option<Fate> {
     if whole {
         let stored = || {
             past.iter()
@@ -104,7 +104,7 @@ pub(crate) fn fate_of_array(state: &State, array: &Array) -> Fate {
 
 pub(crate) fn tasks_of<'a>(
     state: &'a State,
-    past: &'a [PastJob],
+    past: &'a [ForgottenJob],
     id: JobId,
 ) -> Option<&'a ArraySpec> {
     let stored = || {
@@ -120,7 +120,7 @@ pub(crate) fn tasks_of<'a>(
 }
 
 /// `job 17 ended FAILED`.
-pub(crate) fn words(state: &State, past: &[PastJob], of: JobId, whole: bool) -> String {
+pub(crate) fn words(state: &State, past: &[ForgottenJob], of: JobId, whole: bool) -> String {
     if whole {
         let well = fate(state, past, of, true).is_some_and(|fate| fate.well);
         return if well {

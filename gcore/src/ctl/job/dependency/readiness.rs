@@ -1,6 +1,6 @@
 //! Which array tasks may start as far as dependencies go, and which never can.
 
-use crate::ctl::state::{Array, State, Wait, Waits, intersection};
+use crate::ctl::state::{Array, OpenDependency, OpenTerm, State, intersection};
 use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobSpec};
 
@@ -11,7 +11,7 @@ pub(crate) fn kills(state: &State, spec: &JobSpec) -> bool {
 }
 
 /// Why the dependency as a whole can never be met.
-pub(crate) fn never(waits: &Waits) -> Option<&str> {
+pub(crate) fn never(waits: &OpenDependency) -> Option<&str> {
     let mut never = waits.on.iter().filter_map(|wait| wait.never.as_deref());
     let first = never.next()?;
     (!waits.any || never.count() + 1 == waits.on.len()).then_some(first)
@@ -33,18 +33,18 @@ pub(crate) fn ready(array: &Array) -> RangeSet {
 
 /// Whether an array's task may start as far as its dependency goes.
 pub(crate) fn is_ready(array: &Array, position: u32) -> bool {
-    let met = |wait: &Wait| wait.is_by_task() && wait.met.contains(position);
+    let met = |wait: &OpenTerm| wait.is_by_task() && wait.met.contains(position);
     match array.waits.as_deref() {
         None => true,
-        Some(Waits { any: true, on }) => on.iter().any(met),
-        Some(Waits { any: false, on }) => on.iter().all(met),
+        Some(OpenDependency { any: true, on }) => on.iter().any(met),
+        Some(OpenDependency { any: false, on }) => on.iter().all(met),
     }
 }
 
 /// The positions of an array that can never start.
-pub(crate) fn hopeless(waits: &Waits, pending: &RangeSet) -> RangeSet {
+pub(crate) fn hopeless(waits: &OpenDependency, pending: &RangeSet) -> RangeSet {
     // The complement: one impossible condition of several is enough; of alternatives all must be impossible.
-    let other = Waits {
+    let other = OpenDependency {
         any: !waits.any,
         on: waits.on.clone(),
     };
@@ -55,9 +55,9 @@ pub(crate) fn hopeless(waits: &Waits, pending: &RangeSet) -> RangeSet {
 }
 
 pub(crate) fn by_position(
-    waits: &Waits,
+    waits: &OpenDependency,
     pending: &RangeSet,
-    of: impl Fn(&Wait) -> RangeSet,
+    of: impl Fn(&OpenTerm) -> RangeSet,
 ) -> RangeSet {
     let mut sets = waits.on.iter().map(of);
     if waits.any {
@@ -75,9 +75,9 @@ pub(crate) fn by_position(
 }
 
 /// The open conditions of an array's task that gets a record of its own.
-pub(crate) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box<Waits>> {
+pub(crate) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box<OpenDependency>> {
     let waits = array.waits.as_deref()?;
-    let mut left = Waits {
+    let mut left = OpenDependency {
         any: waits.any,
         on: Vec::new(),
     };
@@ -102,7 +102,7 @@ pub(crate) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box
             });
             let of = JobId(wait.of.0 + u64::from(theirs.unwrap_or(0)));
             let (met, failed) = (RangeSet::new(), RangeSet::new());
-            left.on.push(Wait {
+            left.on.push(OpenTerm {
                 of,
                 whole: false,
                 never,

@@ -1,19 +1,19 @@
 //! The pending reason of a job with a dependency.
 
 use crate::ctl::job::dependency::readiness::{hopeless, never, ready};
-use crate::ctl::state::{Array, State, Wait, Waits, intersection};
+use crate::ctl::state::{Array, OpenDependency, OpenTerm, State, intersection};
 use gmodel::array_spec::RangeSet;
 use gmodel::dependency::{DependencyKind, DependencyTerm};
 use gmodel::{Reason, ReasonCode};
 
 /// The pending reason of open conditions; `None` if there are none.
-pub(crate) fn reason(state: &State, waits: Option<&Waits>) -> Option<Reason> {
+pub(crate) fn reason(state: &State, waits: Option<&OpenDependency>) -> Option<Reason> {
     let waits = waits?;
     if let Some(why) = never(waits) {
         let text = format!("its dependency can never be met: {why}");
         return Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text));
     }
-    let open: Vec<&Wait> = waits
+    let open: Vec<&OpenTerm> = waits
         .on
         .iter()
         .filter(|wait| wait.never.is_none())
@@ -53,7 +53,7 @@ pub(crate) fn of_array(state: &State, array: &Array, open: RangeSet) -> (RangeSe
 }
 
 /// `job 17 (RUNNING) to end well`.
-pub(crate) fn wait_words(state: &State, wait: &Wait) -> String {
+pub(crate) fn wait_words(state: &State, wait: &OpenTerm) -> String {
     let of = wait.of;
     let other = match (wait.whole, state.jobs.get(of), state.arrays.get(of)) {
         (true, _, Some(array)) => {
@@ -131,7 +131,7 @@ pub(crate) fn wait_words(state: &State, wait: &Wait) -> String {
     }
 }
 
-pub(crate) fn minutes(wait: &Wait) -> String {
+pub(crate) fn minutes(wait: &OpenTerm) -> String {
     match wait.condition() {
         DependencyTerm::On { delay_mins, .. } => format!("{delay_mins} min"),
         DependencyTerm::Singleton => String::new(),

@@ -3,7 +3,7 @@
 use crate::ctl::command::Refusal;
 use crate::ctl::job::dependency::fate::{fate, tasks_of, words};
 use crate::ctl::job::dependency::readiness::of_task;
-use crate::ctl::state::{Dependent, Job, PastJob, State, TaskOf, Wait, Waits};
+use crate::ctl::state::{EntryId, ForgottenJob, Job, OpenDependency, OpenTerm, State, TaskOf};
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::{Dependency, DependencyKind, DependencyTerm, JobRef};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// The dependent job, as far as conditions depend on it.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct DependentJob<'a> {
     /// For a singleton only jobs with lower ids count.
     pub id: JobId,
     pub spec: &'a JobSpec,
@@ -20,7 +20,7 @@ pub(crate) struct Asker<'a> {
     pub task: Option<TaskOf>,
 }
 
-impl Asker<'_> {
+impl DependentJob<'_> {
     fn tasks(&self) -> Option<&ArraySpec> {
         self.spec.array.as_ref().filter(|_| self.task.is_none())
     }
@@ -32,12 +32,12 @@ impl Asker<'_> {
 /// A job it names never existed, or is of the wrong kind for the condition.
 pub(crate) fn resolve(
     state: &State,
-    past: &[PastJob],
+    past: &[ForgottenJob],
     now: Timestamp,
     dependency: &Dependency,
-    asker: Asker,
-) -> Result<Option<Box<Waits>>, Refusal> {
-    let mut waits = Waits {
+    asker: DependentJob,
+) -> Result<Option<Box<OpenDependency>>, Refusal> {
+    let mut waits = OpenDependency {
         any: dependency.any,
         on: Vec::with_capacity(dependency.conditions.len()),
     };
@@ -64,10 +64,10 @@ pub(crate) fn resolve(
 /// As [`resolve`], and if the job would wait for itself.
 pub(crate) fn resolve_again(
     tx: &Tx,
-    who: Dependent,
-    asker: Asker,
+    who: EntryId,
+    asker: DependentJob,
     ran: bool,
-) -> Result<Option<Box<Waits>>, Refusal> {
+) -> Result<Option<Box<OpenDependency>>, Refusal> {
     let Some(mut dependency) = asker.spec.dependency.clone() else {
         return Ok(None);
     };
@@ -80,9 +80,9 @@ pub(crate) fn resolve_again(
     }
     let waits = resolve(tx.state, &tx.past, tx.now, &dependency, asker)?;
     let waits = waits.or_else(|| {
-        Some(Box::new(Waits {
+        Some(Box::new(OpenDependency {
             any: false,
-            on: vec![Wait::new(DependencyTerm::Singleton, at_work?, false)],
+            on: vec![OpenTerm::new(DependencyTerm::Singleton, at_work?, false)],
         }))
     });
     match waits {
@@ -98,7 +98,7 @@ pub(crate) fn resolve_again(
 }
 
 /// A live job of the same name and user, submitted earlier or later.
-pub(crate) fn at_work(state: &State, asker: Asker) -> Option<JobId> {
+pub(crate) fn at_work(state: &State, asker: DependentJob) -> Option<JobId> {
     let array = |task: Option<TaskOf>| task.map(|task| task.array);
     let same =
         |job: &Job| job.spec.user.uid == asker.spec.user.uid && job.spec.name == asker.spec.name;
@@ -112,10 +112,10 @@ pub(crate) fn at_work(state: &State, asker: Asker) -> Option<JobId> {
 
 pub(crate) fn new_wait(
     state: &State,
-    past: &[PastJob],
+    past: &[ForgottenJob],
     condition: &DependencyTerm,
-    asker: Asker,
-) -> Result<Option<Wait>, Refusal> {
+    asker: DependentJob,
+) -> Result<Option<OpenTerm>, Refusal> {
     let (of, whole) = match condition {
         DependencyTerm::Singleton => match earlier(state, asker) {
             Some(found) => found,
@@ -149,13 +149,13 @@ pub(crate) fn new_wait(
             place
         }
     };
-    Ok(Some(Wait::new(condition.clone(), of, whole)))
+    Ok(Some(OpenTerm::new(condition.clone(), of, whole)))
 }
 
 /// The record that decides, and whether it is a whole array.
 pub(crate) fn locate(
     state: &State,
-    past: &[PastJob],
+    past: &[ForgottenJob],
     job: JobRef,
 ) -> Result<(JobId, bool), Refusal> {
     let JobRef { id, index } = job;
@@ -197,9 +197,9 @@ pub(crate) fn locate(
 
 pub(crate) fn all_have_partners(
     state: &State,
-    past: &[PastJob],
+    past: &[ForgottenJob],
     of: JobId,
-    asker: Asker,
+    asker: DependentJob,
 ) -> Result<(), Refusal> {
     let (Some(theirs), Some(mine)) = (tasks_of(state, past, of), asker.tasks()) else {
         return Ok(());
@@ -217,7 +217,7 @@ pub(crate) fn all_have_partners(
 
 /// The last active job of the same name and user that was submitted earlier: in a chain each waits for the one
 /// before it.
-pub(crate) fn earlier(state: &State, asker: Asker) -> Option<(JobId, bool)> {
+pub(crate) fn earlier(state: &State, asker: DependentJob) -> Option<(JobId, bool)> {
     let own_array = asker.task.map(|task| task.array);
     let same =
         |spec: &JobSpec| spec.user.uid == asker.spec.user.uid && spec.name == asker.spec.name;
@@ -244,10 +244,10 @@ pub(crate) fn earlier(state: &State, asker: Asker) -> Option<(JobId, bool)> {
 /// Checks a condition again and notes in it what is known by now. `changed`: only this job changed.
 pub(crate) fn is_met(
     state: &State,
-    past: &[PastJob],
+    past: &[ForgottenJob],
     now: Timestamp,
-    wait: &mut Wait,
-    asker: Asker,
+    wait: &mut OpenTerm,
+    asker: DependentJob,
     changed: Option<JobId>,
 ) -> bool {
     if wait.never.is_some() {
@@ -308,8 +308,8 @@ pub(crate) fn is_met(
 /// Notes which of the array's tasks have a partner that ended, and how.
 pub(crate) fn match_tasks(
     state: &State,
-    past: &[PastJob],
-    wait: &mut Wait,
+    past: &[ForgottenJob],
+    wait: &mut OpenTerm,
     mine: &ArraySpec,
     changed: Option<JobId>,
 ) {
@@ -346,7 +346,7 @@ pub(crate) fn match_tasks(
 }
 
 /// Whether the dependent would wait, through any number of jobs, for itself.
-pub(crate) fn closes_circle(state: &State, who: Dependent, waits: &Waits) -> bool {
+pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency) -> bool {
     let mut open: Vec<(JobId, bool)> = waits.on.iter().map(|wait| (wait.of, wait.whole)).collect();
     let mut seen: BTreeSet<(JobId, bool)> = open.iter().copied().collect();
     while let Some((of, whole)) = open.pop() {
@@ -355,7 +355,7 @@ pub(crate) fn closes_circle(state: &State, who: Dependent, waits: &Waits) -> boo
             None => state.array_of(of).map(|(array, _)| array.id),
         };
         let is_who = match who {
-            Dependent::Job(id) => {
+            EntryId::Job(id) => {
                 let mine = state
                     .jobs
                     .get(id)
@@ -363,7 +363,7 @@ pub(crate) fn closes_circle(state: &State, who: Dependent, waits: &Waits) -> boo
                     .map(|task| task.array);
                 (of == id && !whole) || (whole && mine == Some(of))
             }
-            Dependent::Array(id) => array == Some(id),
+            EntryId::Array(id) => array == Some(id),
         };
         if is_who {
             return true;
@@ -377,8 +377,8 @@ pub(crate) fn closes_circle(state: &State, who: Dependent, waits: &Waits) -> boo
     false
 }
 
-pub(crate) fn waits_of(state: &State, of: JobId, whole: bool) -> Vec<Wait> {
-    let all = |waits: Option<Box<Waits>>| waits.map_or(Vec::new(), |waits| waits.on);
+pub(crate) fn waits_of(state: &State, of: JobId, whole: bool) -> Vec<OpenTerm> {
+    let all = |waits: Option<Box<OpenDependency>>| waits.map_or(Vec::new(), |waits| waits.on);
     if !whole {
         return match (state.jobs.get(of), state.array_of(of)) {
             (Some(job), _) => all(job.waits.clone()),

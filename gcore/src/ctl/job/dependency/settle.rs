@@ -3,9 +3,9 @@
 use crate::ctl::event::Event;
 use crate::ctl::job::dependency::fate::fate;
 use crate::ctl::job::dependency::readiness::{hopeless, kills, never};
-use crate::ctl::job::dependency::resolve::{Asker, is_met};
+use crate::ctl::job::dependency::resolve::{DependentJob, is_met};
 use crate::ctl::owner::SYSTEM;
-use crate::ctl::state::{Dependent, State, Waits};
+use crate::ctl::state::{EntryId, OpenDependency, State};
 use crate::ctl::tx::Tx;
 use gmodel::{JobId, JobState, ReasonCode};
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
         Some(task) => Some(task.array),
         None => tx.state.array_of(first).map(|(array, _)| array.id),
     };
-    let from = |id: JobId| (id, Dependent::Job(JobId(0)));
+    let from = |id: JobId| (id, EntryId::Job(JobId(0)));
     let of_one = tx
         .state
         .dependents
@@ -52,7 +52,7 @@ pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
     let of_array = array.filter(|array| *array < first).into_iter();
     let of_array =
         of_array.flat_map(|id| tx.state.dependents.range(from(id)..from(JobId(id.0 + 1))));
-    let waiting: BTreeSet<Dependent> = of_one.chain(of_array).map(|(_, who)| *who).collect();
+    let waiting: BTreeSet<EntryId> = of_one.chain(of_array).map(|(_, who)| *who).collect();
     let changed = (first == last).then_some(first);
     for who in waiting {
         look_again(tx, who, changed);
@@ -60,14 +60,14 @@ pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
 }
 
 /// Checks the open conditions of one pending job or array again.
-pub(crate) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
+pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
     let state = &*tx.state;
     let record = match who {
-        Dependent::Job(id) => state
+        EntryId::Job(id) => state
             .jobs
             .get(id)
             .map(|job| (&job.waits, &job.spec, job.task)),
-        Dependent::Array(id) => state
+        EntryId::Array(id) => state
             .arrays
             .get(id)
             .map(|array| (&array.waits, &array.spec, None)),
@@ -75,12 +75,12 @@ pub(crate) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
     let Some((Some(waits), spec, task)) = record else {
         return;
     };
-    let asker = Asker {
+    let asker = DependentJob {
         id: who.id(),
         spec,
         task,
     };
-    let mut left = Waits {
+    let mut left = OpenDependency {
         any: waits.any,
         on: Vec::new(),
     };
@@ -107,9 +107,9 @@ pub(crate) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
 }
 
 /// Cancels what can never start, if the job or the site wants that.
-pub(crate) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
+pub(crate) fn cancel_hopeless(tx: &mut Tx, who: EntryId) {
     match who {
-        Dependent::Job(id) => {
+        EntryId::Job(id) => {
             let Some(job) = tx.state.jobs.get(id) else {
                 return;
             };
@@ -128,7 +128,7 @@ pub(crate) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
                 });
             }
         }
-        Dependent::Array(id) => {
+        EntryId::Array(id) => {
             let Some(array) = tx.state.arrays.get(id) else {
                 return;
             };
@@ -149,7 +149,7 @@ pub(crate) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
 /// Violation: an index that differs from the records, or a condition that no job will ever decide.
 pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     let mut index = BTreeSet::new();
-    let mut one = |who: Dependent, pending: bool, waits: &Option<Box<Waits>>| {
+    let mut one = |who: EntryId, pending: bool, waits: &Option<Box<OpenDependency>>| {
         let Some(waits) = waits else { return };
         if !pending {
             found.push(format!("{who:?} has a dependency and is not pending"));
@@ -170,14 +170,14 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     };
     for job in state.jobs.values() {
         one(
-            Dependent::Job(job.id),
+            EntryId::Job(job.id),
             job.state == JobState::Pending,
             &job.waits,
         );
     }
     for array in state.arrays.values() {
         one(
-            Dependent::Array(array.id),
+            EntryId::Array(array.id),
             !array.pending.is_empty(),
             &array.waits,
         );

@@ -39,7 +39,7 @@ enum Wrong {
     Hangs,
 }
 
-/// A fleet with jobs on it, whose GPUs differ a little and whose measurements are noisy.
+/// A fleet with jobs, with GPUs that differ a little and noisy measurements.
 struct Fleet {
     pool: Pool,
     chance: Chance,

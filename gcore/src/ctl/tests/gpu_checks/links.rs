@@ -164,7 +164,7 @@ fn a_gpu_with_a_slow_end_goes_out_and_never_the_one_at_the_other_end_nor_one_of_
         "{out:?}"
     );
 
-    // Of two that have only each other nobody can say which it is: it is said, and checked at its time.
+    // With two GPUs only, the slow end is unknown: the outlier is recorded, and checked again at its time.
     let mut pool = islands(5, 2, 2);
     let bridge = |from: &str, _: &str| if from.starts_with("GPU-2-") { 20 } else { 50 };
     let mut checks = 0;

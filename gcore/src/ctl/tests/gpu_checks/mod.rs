@@ -377,7 +377,7 @@ fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
         told.gpus.is_empty() && told.runs.len() == 1 && told.fence > before,
         "{told:?}"
     );
-    // The node says late what came of it: nobody asks any more.
+    // The node answers late: the order is closed.
     pool.answer(node, &order, report(vec![sum("late")]));
     assert!(pool.state.nodes.get(node).unwrap().gpus[0].checks.is_none());
     let run = pool.state.runs.values().next().unwrap().id;

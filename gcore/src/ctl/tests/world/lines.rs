@@ -131,7 +131,7 @@ impl World {
                 let well = words
                     .get("well")
                     .map_or_else(Default::default, |text| text.parse().unwrap());
-                self.past.push(PastJob {
+                self.past.push(ForgottenJob {
                     id,
                     state,
                     began: self.now,

@@ -47,12 +47,12 @@ pub struct World {
     inventories: BTreeMap<NodeId, Inventory>,
     backup: Option<Rows>,
     /// Reasons as they are in the rows: those of records that an event touched.
-    stored: BTreeMap<Dependent, Reason>,
+    stored: BTreeMap<EntryId, Reason>,
     /// Brought up to date after every input.
     mirror: Mirror,
     planner: KeptPlanner,
     /// What the store says of forgotten jobs; handed in with each submission and update.
-    past: Vec<PastJob>,
+    past: Vec<ForgottenJob>,
     pub out: String,
     /// Only the invariants are looked at after an input: what events and rows are for others see to.
     pub is_light: bool,
@@ -142,8 +142,7 @@ impl World {
     fn note_stored(&mut self, events: &[Event]) {
         for touched in events.iter().map(Event::touched) {
             if let Some(job) = touched.job.and_then(|id| self.state.jobs.get(id)) {
-                self.stored
-                    .insert(Dependent::Job(job.id), job.reason.clone());
+                self.stored.insert(EntryId::Job(job.id), job.reason.clone());
             }
             let of_job = touched
                 .job
@@ -155,7 +154,7 @@ impl World {
                 .and_then(|id| self.state.arrays.get(id))
             {
                 self.stored
-                    .insert(Dependent::Array(array.id), array.reason.clone());
+                    .insert(EntryId::Array(array.id), array.reason.clone());
             }
         }
     }
@@ -331,7 +330,7 @@ impl World {
                     .is_some_and(|most| array.own_live >= most)
             })
         };
-        // What a new controller keeps for others until their nodes are back is nobody's.
+        // A new controller holds nominated nodes until all nodes have reported.
         let returns = crate::ctl::node::registration::nodes_return(&self.state, self.now);
         for id in starts.iter().filter(|id| !returns && !is_capped(**id)) {
             assert!(
@@ -370,10 +369,10 @@ impl World {
     pub fn restart(&mut self, mut rows: Rows) {
         rows.jobs
             .iter_mut()
-            .for_each(|job| job.reason = self.stored[&Dependent::Job(job.id)].clone());
+            .for_each(|job| job.reason = self.stored[&EntryId::Job(job.id)].clone());
         rows.arrays
             .iter_mut()
-            .for_each(|array| array.reason = self.stored[&Dependent::Array(array.id)].clone());
+            .for_each(|array| array.reason = self.stored[&EntryId::Array(array.id)].clone());
         self.state = State::from_rows(through_json(rows));
         self.planner = KeptPlanner::default();
         self.replayed = self.state.clone();

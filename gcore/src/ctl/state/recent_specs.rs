@@ -12,26 +12,26 @@ const MOST: usize = 1024;
 
 /// Requests that later ones may share.
 #[derive(Clone, Debug, Default)]
-pub struct LateSpecs {
-    whole: BTreeSet<Whole>,
+pub struct RecentSpecs {
+    whole: BTreeSet<UniqueSpec>,
     common: BTreeSet<Shared<CommonSpec>>,
     around: BTreeSet<Shared<LaunchContext>>,
 }
 
-impl LateSpecs {
+impl RecentSpecs {
     /// The request, with the parts that are in memory already.
     pub fn share(&mut self, mut spec: JobSpec) -> Arc<JobSpec> {
         spec.common = known(&mut self.common, spec.common);
         spec.launch.around = known(&mut self.around, spec.launch.around);
-        known(&mut self.whole, Whole(Arc::new(spec))).0
+        known(&mut self.whole, UniqueSpec(Arc::new(spec))).0
     }
 }
 
-/// A request whose common parts are unique in memory: compared by their addresses.
+/// A request with common parts that are unique in memory: compared by their addresses.
 #[derive(Clone, Debug)]
-struct Whole(Arc<JobSpec>);
+struct UniqueSpec(Arc<JobSpec>);
 
-impl Whole {
+impl UniqueSpec {
     fn key(&self) -> impl Ord + '_ {
         let JobSpec {
             name,
@@ -42,25 +42,25 @@ impl Whole {
     }
 }
 
-impl Ord for Whole {
+impl Ord for UniqueSpec {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-impl PartialOrd for Whole {
+impl PartialOrd for UniqueSpec {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Whole {
+impl PartialEq for UniqueSpec {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Whole {}
+impl Eq for UniqueSpec {}
 
 /// The equal known value, or this one from now on.
 fn known<T: Ord + Clone>(late: &mut BTreeSet<T>, value: T) -> T {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn equal_requests_are_one_and_others_share_what_they_have_in_common() {
-        let mut late = LateSpecs::default();
+        let mut late = RecentSpecs::default();
         let spec = |name: &str, account: &str| {
             let mut spec = JobSpec {
                 name: name.into(),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_memory_is_bounded() {
-        let mut late = LateSpecs::default();
+        let mut late = RecentSpecs::default();
         for n in 0..10 * MOST {
             late.share(JobSpec {
                 name: n.to_string(),

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 /// The open conditions of a dependency; never empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct OpenDependency {
     /// One of them is enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any: bool,
-    pub on: Vec<Wait>,
+    pub on: Vec<OpenTerm>,
 }
 
 /// One open condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wait {
+pub struct OpenTerm {
     /// The condition as submitted, alone: `afterok:17`.
     pub condition: Dependency,
     /// The job, task or array that decides.
@@ -30,8 +30,8 @@ pub struct Wait {
     /// It can never be met: how the other job ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never: Option<String>,
-    /// For an array that waits task by task: positions whose partner ended well, and positions whose partner
-    /// did not.
+    /// For an array that waits task by task: positions with a partner that ended well, and with one that did
+    /// not.
     #[serde(default, skip_serializing_if = "RangeSet::is_empty")]
     pub met: RangeSet,
     #[serde(default, skip_serializing_if = "RangeSet::is_empty")]
@@ -42,14 +42,14 @@ pub struct Wait {
 /// records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dependent {
+pub enum EntryId {
     Job(JobId),
     Array(JobId),
 }
 
 /// A forgotten job or array, as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastJob {
+pub struct ForgottenJob {
     pub id: JobId,
     /// Of an array: COMPLETED if all its tasks are, else the state of one that is not.
     pub state: JobState,
@@ -62,7 +62,7 @@ pub struct PastJob {
     pub well: RangeSet,
 }
 
-impl Dependent {
+impl EntryId {
     pub fn id(self) -> JobId {
         match self {
             Self::Job(id) | Self::Array(id) => id,
@@ -70,7 +70,7 @@ impl Dependent {
     }
 }
 
-impl Wait {
+impl OpenTerm {
     pub(crate) fn new(condition: DependencyTerm, of: JobId, whole: bool) -> Self {
         let condition = Dependency {
             any: false,
