@@ -12,7 +12,7 @@ use crate::store::reader::HistoryLine;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::event::{Event, JobChange};
 use gcore::ctl::state::{Outcome, Stop};
-use gcore::ctl::{State, OpenDependency, idle_part_words as idle_words};
+use gcore::ctl::{OpenDependency, State, idle_part_words as idle_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::{self, Hostlist};
