@@ -39,11 +39,11 @@ the rest is for operators on the controller's host.";
           arg_required_else_help = true)]
 struct AdminArgs {
     #[command(subcommand)]
-    what: What,
+    what: AdminCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum AdminCommand {
     /// Nodes: drain, resume, down, remove
     #[command(subcommand)]
     Node(node::NodeAct),
@@ -135,33 +135,33 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failu
     carry_out(args.what).map(ExitCode::from)
 }
 
-fn carry_out(what: What) -> Outcome {
+fn carry_out(what: AdminCommand) -> Outcome {
     let client = || gcli::connect("gadm");
     match what {
-        What::Node(act) => node::run(&mut client()?, act),
-        What::Gpu(act) => gpu::run(&mut client()?, act),
-        What::Idle(act) => idle::run(&mut client()?, act),
-        What::Job(act) => job::run(&mut client()?, act),
-        What::Token(act) => token::run(&mut client()?, act),
-        What::Account(act) => account::run(&mut client()?, act),
-        What::User(act) => user::run(&mut client()?, act),
-        What::Quota(act) => quota::run(&mut client()?, act),
-        What::Qos(act) => qos::run(&mut client()?, act),
-        What::Reservation(act) => reservation::run(&mut client()?, act),
-        What::Policy(act) => document::run(&mut client()?, act),
-        What::Share(args) => share::run(&mut client()?, &args),
-        What::Licence(act) => document::licences(&mut client()?, act),
-        What::Topology(act) => topology::run(act, client),
-        What::Reload(args) => controller::reload(&mut client()?, &args),
-        What::ExportTrace(args) => export_trace::run(&mut client()?, &args),
-        What::Backup(args) => controller::backup(&mut client()?, &args),
-        What::Restore(args) => controller::restore(&args),
-        What::Diag(args) => controller::diag(&mut client()?, &args),
-        What::Check(args) => controller::check(&mut client()?, &args),
-        What::Config => controller::config(&mut client()?),
-        What::Man(args) => pages::man(&args, page()),
-        What::Completions(args) => pages::completions(&args, page()),
-        What::SlurmNames(args) => slurm_names::run(&args),
+        AdminCommand::Node(act) => node::run(&mut client()?, act),
+        AdminCommand::Gpu(act) => gpu::run(&mut client()?, act),
+        AdminCommand::Idle(act) => idle::run(&mut client()?, act),
+        AdminCommand::Job(act) => job::run(&mut client()?, act),
+        AdminCommand::Token(act) => token::run(&mut client()?, act),
+        AdminCommand::Account(act) => account::run(&mut client()?, act),
+        AdminCommand::User(act) => user::run(&mut client()?, act),
+        AdminCommand::Quota(act) => quota::run(&mut client()?, act),
+        AdminCommand::Qos(act) => qos::run(&mut client()?, act),
+        AdminCommand::Reservation(act) => reservation::run(&mut client()?, act),
+        AdminCommand::Policy(act) => document::run(&mut client()?, act),
+        AdminCommand::Share(args) => share::run(&mut client()?, &args),
+        AdminCommand::Licence(act) => document::licences(&mut client()?, act),
+        AdminCommand::Topology(act) => topology::run(act, client),
+        AdminCommand::Reload(args) => controller::reload(&mut client()?, &args),
+        AdminCommand::ExportTrace(args) => export_trace::run(&mut client()?, &args),
+        AdminCommand::Backup(args) => controller::backup(&mut client()?, &args),
+        AdminCommand::Restore(args) => controller::restore(&args),
+        AdminCommand::Diag(args) => controller::diag(&mut client()?, &args),
+        AdminCommand::Check(args) => controller::check(&mut client()?, &args),
+        AdminCommand::Config => controller::config(&mut client()?),
+        AdminCommand::Man(args) => pages::man(&args, page()),
+        AdminCommand::Completions(args) => pages::completions(&args, page()),
+        AdminCommand::SlurmNames(args) => slurm_names::run(&args),
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum GpuAct {
         node: String,
         /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: Option<String>,
-        /// Why, for all who will ask
+        /// The reason, shown to users
         #[arg(long, short, value_name = "TEXT", required = true)]
         reason: String,
     },
@@ -31,7 +31,7 @@ pub(crate) enum GpuAct {
         /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: Option<String>,
     },
-    /// Cut one GPU by MIG that nobody holds, or make it whole
+    /// Cut an idle GPU by MIG, or make it whole
     Cut {
         /// Node that has it; or node and GPU, as node1:3
         #[arg(value_name = "NODE[:GPU]")]
@@ -85,9 +85,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     let (word, node, gpu, request) = match act {
         GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
-            return Err(Failure::usage(
-                "--reason is empty. Say why, for all who will ask",
-            ));
+            return Err(Failure::usage("--reason is empty. Say why: users see it"));
         }
         GpuAct::Quarantine { node, gpu, reason } => {
             let (node, gpu) = node_and_gpu("quarantine", node, gpu)?;

@@ -1,5 +1,6 @@
 //! `gadm job`: change, hold, release and requeue jobs, owners their own; suspend and resume them.
 
+use gcli::answer::list;
 use gcli::local_time;
 use gcli::{Failure, Outcome};
 use gmodel::Instant;
@@ -7,7 +8,6 @@ use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::suggest::did_you_mean;
 use gwire::api::{Done, EachResult, JobRow, TargetsRequest, UpdateRequest};
 use gwire::client::{Client, escape};
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub enum JobAct {
         /// Why
         #[arg(long, short, value_name = "TEXT", default_value = "")]
         reason: String,
-        /// Their owner may release them, whoever holds them: scontrol uhold
+        /// A hold that the owner may release, too: scontrol uhold
         #[arg(long)]
         for_owner: bool,
     },
@@ -43,7 +43,7 @@ pub enum JobAct {
         #[command(flatten)]
         jobs: Jobs,
     },
-    /// Freeze running jobs: they keep their GPUs, CPUs and memory, and their time limit stands still (operators)
+    /// Suspend running jobs: they keep their GPUs, CPUs and memory, and their time limit is not used up (operators)
     Suspend {
         #[command(flatten)]
         jobs: Jobs,
@@ -145,7 +145,15 @@ fn report(answer: &EachResult) -> Outcome {
     Ok(u8::from(failed))
 }
 
-fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome {
+/// Jobs, and what to change of each.
+struct JobChanges {
+    jobs: Vec<String>,
+    change: BTreeMap<String, Value>,
+    /// Seconds by which the time limit changes.
+    limit_by: Option<i64>,
+}
+
+fn read_changes(words: &[String], time: Option<&str>) -> Result<JobChanges, Failure> {
     let (changes, jobs): (Vec<&String>, Vec<&String>) =
         words.iter().partition(|word| word.contains('='));
     let mut change = BTreeMap::new();
@@ -179,6 +187,19 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
             jobs[0]
         )));
     }
+    Ok(JobChanges {
+        jobs,
+        change,
+        limit_by,
+    })
+}
+
+fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome {
+    let JobChanges {
+        jobs,
+        change,
+        limit_by,
+    } = read_changes(words, time)?;
     let mut worst = 0;
     for job in &jobs {
         let mut change = change.clone();
@@ -238,13 +259,8 @@ fn limit_step(key: &str, value: &str) -> Result<Option<i64>, Failure> {
 
 /// The limit of a job so much longer or shorter.
 fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Failure> {
-    #[derive(Deserialize)]
-    struct Found {
-        jobs: Vec<JobRow>,
-    }
-    let found: Found = client.get(&format!("/v1/jobs/{}", escape(job)))?;
+    let found: Vec<JobRow> = list(client, &format!("/v1/jobs/{}", escape(job)))?;
     let limit = found
-        .jobs
         .first()
         .and_then(|job| job.time_limit_secs)
         .filter(|secs| *secs != u32::MAX);

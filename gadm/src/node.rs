@@ -12,8 +12,8 @@ pub enum NodeAct {
     /// Start nothing new on nodes; what runs there goes on
     Drain {
         #[command(flatten)]
-        nodes: Nodes,
-        /// Why, for all who will ask
+        nodes: NodeNames,
+        /// The reason, shown to users
         #[arg(long, short, value_name = "TEXT", required = true)]
         reason: String,
         /// What still runs there at this time writes its checkpoint and goes back to the queue: now+2hours, 18:00
@@ -23,12 +23,12 @@ pub enum NodeAct {
     /// Lift a drain, and take back nodes that were declared down
     Resume {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: NodeNames,
     },
     /// Declare silent nodes dead: their jobs are requeued or fail now, or when the site's fence program has powered them off
     Down {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: NodeNames,
         /// Why
         #[arg(long, short, value_name = "TEXT", default_value = "")]
         reason: String,
@@ -39,24 +39,24 @@ pub enum NodeAct {
     /// Make a node's certificates worthless, as when its key may be in other hands: the machine has to join again
     Revoke {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: NodeNames,
     },
     /// Forget nodes that left the pool for good
     Remove {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: NodeNames,
     },
 }
 
 /// Which nodes.
 #[derive(clap::Args)]
-pub struct Nodes {
+pub struct NodeNames {
     /// Nodes: node7, node[1-3]
     #[arg(required = true, value_name = "NODE")]
     names: Vec<String>,
 }
 
-impl Nodes {
+impl NodeNames {
     pub fn of(names: Vec<String>) -> Self {
         Self { names }
     }
@@ -67,9 +67,7 @@ pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let is_off = matches!(act, NodeAct::Down { fenced: true, .. });
     let (word, nodes, reason) = match act {
         NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
-            return Err(Failure::usage(
-                "--reason is empty. Say why, for all who will ask",
-            ));
+            return Err(Failure::usage("--reason is empty. Say why: users see it"));
         }
         NodeAct::Drain {
             nodes,

@@ -44,7 +44,7 @@ struct Query {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct ShareTree {
     half_life_secs: u64,
     shares: Vec<ShareRow>,
 }
@@ -68,11 +68,11 @@ pub(crate) fn run(client: &mut Client, args: &ShareArgs) -> Outcome {
         out.flush()?;
         return Ok(0);
     }
-    let answer: Answer = client.get(&path)?;
+    let answer: ShareTree = client.get(&path)?;
     print_table(&answer.shares, args)?;
     if query.outlook {
         // The accounts above are part of the arithmetic, whatever was asked for.
-        let all: Answer = client.get("/v1/shares")?;
+        let all: ShareTree = client.get("/v1/shares")?;
         let times = TimeFormat::from_env();
         let mut out = stdout()?;
         for row in answer.shares.iter().filter(|row| row.user.is_some()) {

@@ -34,7 +34,7 @@ type Line<'a> = Vec<(Range<usize>, &'a str, &'a str)>;
 /// # Errors
 /// All mistakes, as text with line and caret.
 pub(crate) fn read(file: &str, text: &str) -> Result<Topology, String> {
-    let mut reader = Reader::default();
+    let mut reader = TopologyReader::default();
     for line in lines(text, &mut reader.mistakes) {
         reader.line(&line);
     }
@@ -111,9 +111,16 @@ fn lines<'a>(text: &'a str, mistakes: &mut Vec<Mistake>) -> Vec<Line<'a>> {
     all
 }
 
+/// A word and its place in the file.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacedWord<'t> {
+    pub(crate) span: &'t Range<usize>,
+    pub(crate) text: &'t str,
+}
+
 /// Takes switches and blocks one by one, each with its place in a file.
 #[derive(Default)]
-pub(crate) struct Reader {
+pub(crate) struct TopologyReader {
     mistakes: Vec<Mistake>,
     topology: Topology,
     /// Of each switch: its name's place and that of what is below it.
@@ -122,7 +129,7 @@ pub(crate) struct Reader {
     placed: BTreeMap<(&'static str, String), String>,
 }
 
-impl Reader {
+impl TopologyReader {
     /// All of it, or every mistake as text.
     pub(crate) fn finish(mut self, file: &str, text: &str) -> Result<Topology, String> {
         self.check_tree();
@@ -147,13 +154,13 @@ impl Reader {
     }
 
     fn line(&mut self, line: &Line) {
-        let mut words: BTreeMap<String, (&Range<usize>, &str)> = BTreeMap::new();
+        let mut words: BTreeMap<String, PlacedWord> = BTreeMap::new();
         for (span, key, value) in line {
             if !KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)) {
                 let guess = did_you_mean(key, KEYS);
                 self.wrong(span, format!("unknown key {key:?}"), guess.trim());
             } else if words
-                .insert(key.to_ascii_lowercase(), (span, value))
+                .insert(key.to_ascii_lowercase(), PlacedWord { span, text: value })
                 .is_some()
             {
                 self.wrong(
@@ -195,9 +202,12 @@ impl Reader {
 
     pub(crate) fn switch(
         &mut self,
-        (at, name): (&Range<usize>, &str),
-        nodes: Option<(&Range<usize>, &str)>,
-        below: Option<(&Range<usize>, &str)>,
+        PlacedWord {
+            span: at,
+            text: name,
+        }: PlacedWord,
+        nodes: Option<PlacedWord>,
+        below: Option<PlacedWord>,
     ) {
         self.place(at, "switch", name, "the file");
         if nodes.is_none() && below.is_none() {
@@ -209,9 +219,9 @@ impl Reader {
         }
         let nodes = nodes.and_then(|nodes| self.nodes(nodes, "node on a switch", name));
         let switches = below
-            .and_then(|(span, list)| self.hosts(span, list))
+            .and_then(|list| self.hosts(list.span, list.text))
             .map_or(Vec::new(), |list| list.iter().map(str::to_owned).collect());
-        let below = below.map_or(at, |(span, _)| span);
+        let below = below.map_or(at, |list| list.span);
         self.spans.push((at.clone(), below.clone()));
         self.topology.switches.push(Switch {
             name: name.to_owned(),
@@ -222,8 +232,11 @@ impl Reader {
 
     pub(crate) fn block(
         &mut self,
-        (at, name): (&Range<usize>, &str),
-        nodes: Option<(&Range<usize>, &str)>,
+        PlacedWord {
+            span: at,
+            text: name,
+        }: PlacedWord,
+        nodes: Option<PlacedWord>,
     ) {
         self.place(at, "block", name, "the file");
         match nodes {
@@ -248,11 +261,11 @@ impl Reader {
 
     fn nodes(
         &mut self,
-        (span, list): (&Range<usize>, &str),
+        PlacedWord { span, text }: PlacedWord,
         kind: &'static str,
         of: &str,
     ) -> Option<Hostlist> {
-        let nodes = self.hosts(span, list)?;
+        let nodes = self.hosts(span, text)?;
         nodes
             .iter()
             .for_each(|node| self.place(span, kind, node, of));

@@ -3,7 +3,7 @@
 //! Reads trees and blocks with every mistake at once, each with line and caret. Words of topology.yaml(5). The YAML is read as events by
 //! saphyr-parser: no document becomes more than is written in it.
 
-use crate::topology_conf::Reader;
+use crate::topology_conf::{PlacedWord, TopologyReader};
 use gmodel::policy::Topology;
 use gmodel::suggest::did_you_mean;
 use saphyr_parser::{Event, Parser, Span};
@@ -13,21 +13,21 @@ use std::ops::Range;
 const MAX_DEPTH: usize = 16;
 
 /// One value with its place.
-struct Value {
+struct YamlValue {
     at: Range<usize>,
-    is: Is,
+    is: YamlKind,
 }
 
-enum Is {
+enum YamlKind {
     Text(String),
-    List(Vec<Value>),
+    List(Vec<YamlValue>),
     /// Keys in their order.
-    Map(Vec<(Range<usize>, String, Value)>),
+    Map(Vec<(Range<usize>, String, YamlValue)>),
 }
 
 /// What was taken of the file.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct NamedTopology {
     pub(crate) topology: Topology,
     pub(crate) name: String,
     /// Names of the others.
@@ -48,17 +48,17 @@ pub(crate) fn is_one(file: &str, text: &str) -> bool {
 ///
 /// # Errors
 /// All mistakes, as text with line and caret; or that there is no such topology.
-pub(crate) fn read(file: &str, text: &str, name: Option<&str>) -> Result<Taken, String> {
+pub(crate) fn read(file: &str, text: &str, name: Option<&str>) -> Result<NamedTopology, String> {
     let document = document(file, text)?;
-    let mut reader = Reader::default();
-    let all: Vec<&Value> = reader.list(&document, "a list of topologies");
-    let named: Vec<(String, &Value)> = all
+    let mut reader = TopologyReader::default();
+    let all: Vec<&YamlValue> = reader.list(&document, "a list of topologies");
+    let named: Vec<(String, &YamlValue)> = all
         .into_iter()
         .filter_map(|one| Some((reader.text_of(one, "topology")?, one)))
         .collect();
-    let is_default = |one: &Value| {
+    let is_default = |one: &YamlValue| {
         one.get("cluster_default")
-            .is_some_and(|value| matches!(&value.is, Is::Text(text) if text == "true"))
+            .is_some_and(|value| matches!(&value.is, YamlKind::Text(text) if text == "true"))
     };
     let chosen = match name {
         Some(name) => named.iter().find(|(other, _)| other == name),
@@ -72,7 +72,7 @@ pub(crate) fn read(file: &str, text: &str, name: Option<&str>) -> Result<Taken, 
         Some((name, one)) => {
             reader.topology_of(one);
             let others = others.into_iter().filter(|other| other != name).collect();
-            Ok(Taken {
+            Ok(NamedTopology {
                 topology: reader.finish(file, text)?,
                 name: name.clone(),
                 others,
@@ -93,8 +93,8 @@ pub(crate) fn read(file: &str, text: &str, name: Option<&str>) -> Result<Taken, 
     }
 }
 
-impl Reader {
-    fn topology_of(&mut self, one: &Value) {
+impl TopologyReader {
+    fn topology_of(&mut self, one: &YamlValue) {
         self.only(
             one,
             &["topology", "cluster_default", "tree", "block", "flat"],
@@ -112,9 +112,12 @@ impl Reader {
                     };
                     let [nodes, below] = ["nodes", "children"].map(|key| switch.get(key));
                     self.switch(
-                        (&switch.at, &name),
-                        nodes.and_then(Value::text),
-                        below.and_then(Value::text),
+                        PlacedWord {
+                            span: &switch.at,
+                            text: &name,
+                        },
+                        nodes.and_then(YamlValue::text),
+                        below.and_then(YamlValue::text),
                     );
                 }
             }
@@ -125,7 +128,13 @@ impl Reader {
                     let Some(name) = self.text_of(block, "block") else {
                         continue;
                     };
-                    self.block((&block.at, &name), block.get("nodes").and_then(Value::text));
+                    self.block(
+                        PlacedWord {
+                            span: &block.at,
+                            text: &name,
+                        },
+                        block.get("nodes").and_then(YamlValue::text),
+                    );
                 }
             }
             // All nodes are equally near: nothing is to be said.
@@ -138,8 +147,10 @@ impl Reader {
         }
     }
 
-    fn only(&mut self, value: &Value, keys: &[&'static str]) {
-        let Is::Map(pairs) = &value.is else { return };
+    fn only(&mut self, value: &YamlValue, keys: &[&'static str]) {
+        let YamlKind::Map(pairs) = &value.is else {
+            return;
+        };
         for (at, key, _) in pairs
             .iter()
             .filter(|(_, key, _)| !keys.contains(&key.as_str()))
@@ -158,9 +169,9 @@ impl Reader {
         }
     }
 
-    fn list<'v>(&mut self, value: &'v Value, wanted: &str) -> Vec<&'v Value> {
+    fn list<'v>(&mut self, value: &'v YamlValue, wanted: &str) -> Vec<&'v YamlValue> {
         match &value.is {
-            Is::List(all) => all.iter().collect(),
+            YamlKind::List(all) => all.iter().collect(),
             _ => {
                 self.wrong(
                     &value.at,
@@ -172,7 +183,7 @@ impl Reader {
         }
     }
 
-    fn list_of<'v>(&mut self, value: &'v Value, key: &str) -> Vec<&'v Value> {
+    fn list_of<'v>(&mut self, value: &'v YamlValue, key: &str) -> Vec<&'v YamlValue> {
         match value.get(key) {
             Some(list) => self.list(list, &format!("a list of {key}")),
             None => {
@@ -186,8 +197,8 @@ impl Reader {
         }
     }
 
-    fn text_of(&mut self, value: &Value, key: &str) -> Option<String> {
-        let text = value.get(key).and_then(Value::text);
+    fn text_of(&mut self, value: &YamlValue, key: &str) -> Option<String> {
+        let text = value.get(key).and_then(YamlValue::text);
         if text.is_none() {
             self.wrong(
                 &value.at,
@@ -195,14 +206,14 @@ impl Reader {
                 format!("add {key}: NAME"),
             );
         }
-        text.map(|(_, text)| text.to_owned())
+        text.map(|word| word.text.to_owned())
     }
 }
 
-impl Value {
-    fn get(&self, key: &str) -> Option<&Value> {
+impl YamlValue {
+    fn get(&self, key: &str) -> Option<&YamlValue> {
         match &self.is {
-            Is::Map(pairs) => pairs
+            YamlKind::Map(pairs) => pairs
                 .iter()
                 .find(|(_, name, _)| name == key)
                 .map(|(_, _, value)| value),
@@ -210,16 +221,19 @@ impl Value {
         }
     }
 
-    fn text(&self) -> Option<(&Range<usize>, &str)> {
+    fn text(&self) -> Option<PlacedWord<'_>> {
         match &self.is {
-            Is::Text(text) if !text.is_empty() => Some((&self.at, text)),
+            YamlKind::Text(text) if !text.is_empty() => Some(PlacedWord {
+                span: &self.at,
+                text,
+            }),
             _ => None,
         }
     }
 }
 
 /// The first document of a file.
-fn document(file: &str, text: &str) -> Result<Value, String> {
+fn document(file: &str, text: &str) -> Result<YamlValue, String> {
     // The parser counts characters.
     let bytes: Vec<usize> = text
         .char_indices()
@@ -255,28 +269,30 @@ fn document(file: &str, text: &str) -> Result<Value, String> {
 fn value<'t>(
     events: &mut impl Iterator<Item = (Event<'t>, Range<usize>)>,
     depth: usize,
-) -> Option<Value> {
+) -> Option<YamlValue> {
     let (event, at) = events.next().filter(|_| depth < MAX_DEPTH)?;
     let is = match event {
-        Event::Scalar(text, ..) => Is::Text(text.into_owned()),
+        Event::Scalar(text, ..) => YamlKind::Text(text.into_owned()),
         Event::SequenceStart(..) => {
             let mut all = Vec::new();
             while let Some(one) = value(events, depth + 1) {
                 all.push(one);
             }
-            Is::List(all)
+            YamlKind::List(all)
         }
         Event::MappingStart(..) => {
             let mut pairs = Vec::new();
             while let Some(key) = value(events, depth + 1) {
-                let Is::Text(name) = key.is else { return None };
+                let YamlKind::Text(name) = key.is else {
+                    return None;
+                };
                 pairs.push((key.at, name, value(events, depth + 1)?));
             }
-            Is::Map(pairs)
+            YamlKind::Map(pairs)
         }
         _ => return None,
     };
-    Some(Value { at, is })
+    Some(YamlValue { at, is })
 }
 
 #[cfg(test)]
@@ -289,7 +305,7 @@ mod tests {
         - block: b2\n        nodes: node[05-08]\n- topology: wires\n  cluster_default: true\n  tree:\n    switches:\n      - switch: top\n        children: s[1-2]\n      - switch: s1\n        nodes: node[01-02]\n      \
         - switch: s2\n        nodes: node[03-04]\n- topology: plain\n  flat: true\n";
 
-    fn taken(name: Option<&str>) -> Taken {
+    fn taken(name: Option<&str>) -> NamedTopology {
         read("topology.yaml", FILE, name).unwrap()
     }
 

@@ -125,7 +125,7 @@ pub fn parse_advising(
     Ok(matches)
 }
 
-/// The option by which a command tells what it asks of whom.
+/// The option by which a command prints its requests to the controller.
 const TALK: &str = "talk";
 /// Whether this command was called with it.
 static IS_TALKING: AtomicBool = AtomicBool::new(false);

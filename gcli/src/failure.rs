@@ -84,7 +84,7 @@ impl From<ClientError> for Failure {
         } else {
             FAILED
         };
-        // The controller's instants are UTC; the reader has a clock of his own.
+        // The controller writes instants in UTC; the terminal has a zone of its own.
         let text = TimeFormat::from_env().in_text(&error.to_string());
         let cause = match error {
             error if error.is_unreachable() => Cause::Unreachable,
@@ -123,7 +123,7 @@ pub fn say_waiting(program: &str, text: impl Display) -> io::Result<()> {
     }
 }
 
-/// One line on stderr of what could not be done. Who typed a name of Slurm's knows that alone, and its commands say it so.
+/// One line on stderr of what could not be done, under Slurm's names in the form of Slurm's commands.
 pub fn say(program: &str, text: impl Display) -> io::Result<()> {
     match slurm_name::of(std::env::args_os().next()) {
         Some(name) => writeln!(io::stderr(), "{name}: error: {text}"),
@@ -187,7 +187,7 @@ pub fn run<E: Into<ExitCode>>(
         Ok(exit) => exit.into(),
         Err(failure) => {
             if !failure.text.is_empty() {
-                // Where even stderr is gone there is nobody left to tell.
+                // Without stderr there is no place left for the text.
                 let _ = say_failure(program, &failure);
             }
             ExitCode::from(exit_under(

@@ -40,14 +40,14 @@ impl Answer {
 
 /// What a command did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct CommandOutput {
     pub stdout: String,
     pub stderr: String,
     /// None when a signal ended it.
     pub exit: Option<i32>,
 }
 
-impl Ran {
+impl CommandOutput {
     /// All of it as one text: stdout, then stderr marked, then the exit code unless it is 0.
     pub fn text(&self) -> String {
         let mut text = self.stdout.clone();
@@ -110,7 +110,7 @@ impl FakeController {
     ///
     /// # Panics
     /// When the program cannot be started.
-    pub fn run(&self, program: &str, words: &[&str]) -> Ran {
+    pub fn run(&self, program: &str, words: &[&str]) -> CommandOutput {
         self.run_with(program, words, &[], "")
     }
 
@@ -118,7 +118,7 @@ impl FakeController {
     ///
     /// # Panics
     /// When the link cannot be made or the program not started.
-    pub fn run_as(&self, name: &str, program: &str, words: &[&str]) -> Ran {
+    pub fn run_as(&self, name: &str, program: &str, words: &[&str]) -> CommandOutput {
         let link = self.dir.join(name);
         if !link.is_symlink() {
             std::os::unix::fs::symlink(program, &link).expect("a link");
@@ -136,7 +136,7 @@ impl FakeController {
         words: &[&str],
         variables: &[(&str, &str)],
         stdin: &str,
-    ) -> Ran {
+    ) -> CommandOutput {
         let mut command = Command::new(program);
         command
             .args(words)
@@ -157,7 +157,7 @@ impl FakeController {
             .expect("piped")
             .write_all(stdin.as_bytes());
         let output = child.wait_with_output().expect("its output can be read");
-        Ran {
+        CommandOutput {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
             exit: output.status.code(),

@@ -5,7 +5,7 @@
 
 use gmodel::RefusalKind;
 
-/// Nobody answers where the controller should.
+/// No controller answers.
 const UNREACHABLE: &str = "Unable to contact slurm controller (connect failure)";
 /// The same of the commands that ask Slurm's accounting database.
 const DATABASE: &str = "Problem talking to the database: Connection refused";

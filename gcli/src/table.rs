@@ -179,7 +179,7 @@ impl<W: Write> TableWriter<W> {
         }
     }
 
-    /// Adds a row whose texts are borrowed: a long table copies them straight into the output.
+    /// Adds a row of borrowed texts: a long table copies them straight into the output.
     ///
     /// # Errors
     /// Of writing.

@@ -5,7 +5,8 @@ mod live;
 use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, unknown_user, user_name};
-use crate::run_column::{self, Manner, RunColumn, Units};
+use crate::run_column::{self, RunColumn};
+use crate::run_format::{RunFormat, Units};
 use crate::run_line::{Key, RunLine};
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -82,7 +83,7 @@ const ADVICE: &command_line::Advice = &[
           args_conflicts_with_subcommands = true)]
 struct AccountingArgs {
     #[command(subcommand)]
-    sub: Option<Sub>,
+    sub: Option<AccountingCommand>,
     /// These jobs in full: 17, 98_5
     #[arg(value_name = "JOB")]
     named: Vec<String>,
@@ -111,11 +112,11 @@ struct AccountingArgs {
     #[arg(short = 'N', long, value_name = "NODES")]
     nodelist: Vec<String>,
     /// Jobs on so many nodes: 2, 2-4, 2-
-    #[arg(short = 'i', long, value_name = "COUNT", value_parser = Between::read)]
-    nnodes: Option<Between>,
+    #[arg(short = 'i', long, value_name = "COUNT", value_parser = CountRange::read)]
+    nnodes: Option<CountRange>,
     /// Jobs with so many CPUs: 8, 8-16, 8-
-    #[arg(short = 'I', long, value_name = "COUNT", value_parser = Between::read)]
-    ncpus: Option<Between>,
+    #[arg(short = 'I', long, value_name = "COUNT", value_parser = CountRange::read)]
+    ncpus: Option<CountRange>,
     /// Jobs with this time limit, or with -K from this on: 30, 1:00:00, 2-0
     #[arg(short = 'k', long, value_name = "TIME", value_parser = limit_secs)]
     timelimit_min: Option<u64>,
@@ -187,7 +188,7 @@ struct AccountingArgs {
 }
 
 #[derive(Subcommand)]
-enum Sub {
+enum AccountingCommand {
     /// GPU-hours held and used, CPU-hours, energy, and jobs that began to run, by group
     Report(ReportArgs),
     /// What jobs made of the CPUs, memory and GPUs they held
@@ -252,10 +253,10 @@ fn run(words: impl IntoIterator<Item = OsString>, program: Program) -> Outcome {
     }
     let now = local_time::now();
     match &args.sub {
-        Some(Sub::Report(report)) => {
+        Some(AccountingCommand::Report(report)) => {
             return usage_report::run(&mut gcli::connect("gacct")?, report, now);
         }
-        Some(Sub::Efficiency(asked)) => {
+        Some(AccountingCommand::Efficiency(asked)) => {
             return efficiency::run(&mut gcli::connect("gacct")?, asked, now);
         }
         None => {}
@@ -296,7 +297,7 @@ fn run(words: impl IntoIterator<Item = OsString>, program: Program) -> Outcome {
 fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let columns = columns(args)?;
-    let named = Named::of(&args.jobs.join(","));
+    let named = JobsAndSteps::of(&args.jobs.join(","));
     let steps = args.steps || !named.steps.is_empty();
     let query = RunQuery {
         steps,
@@ -313,13 +314,13 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     };
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
-    let only = Only::of(args);
+    let only = RunFilter::of(args);
     if args.json && only.is_some() {
         return Err(Failure::usage(
             "-i, -I, -k and -K choose lines, not rows of JSON: leave them out",
         ));
     }
-    let span = args.truncate.then_some(Span {
+    let span = args.truncate.then_some(TimeSpan {
         from: query.from,
         to: query.to,
     });
@@ -332,8 +333,8 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let mut keys = run_column::keys(&columns);
     let more: [(bool, &[&str]); 3] = [
         (steps, &["steps", "array_id"]),
-        (only.is_some(), &Only::KEYS),
-        (span.is_some(), &Span::KEYS),
+        (only.is_some(), &RunFilter::KEYS),
+        (span.is_some(), &TimeSpan::KEYS),
     ];
     for key in more
         .into_iter()
@@ -353,7 +354,7 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let listing = Listing {
         columns,
         style: Style::of(args),
-        manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
+        manner: RunFormat::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
     };
     let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
     // It goes out with the first row: an error comes without it.
@@ -385,7 +386,7 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
         out.write_all(line.as_bytes())?;
         line.clear();
     }
-    // One who left keeps their jobs in accounting, so only of one who has none it is said.
+    // Jobs of a removed user stay in accounting: an unknown name is an error only where there are none.
     if !found && let Some(user) = unknown_user(&query.user) {
         return Err(Failure::new(format_args!(
             "Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine"
@@ -398,9 +399,9 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
 
 /// `2`, `2-4`, `2-`: a number and the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Between(u32, u32);
+struct CountRange(u32, u32);
 
-impl Between {
+impl CountRange {
     fn read(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             text.trim()
@@ -430,13 +431,13 @@ fn limit_secs(text: &str) -> Result<u64, String> {
 }
 
 /// What only we tell apart of the jobs that come.
-struct Only {
-    nodes: Option<Between>,
-    cpus: Option<Between>,
+struct RunFilter {
+    nodes: Option<CountRange>,
+    cpus: Option<CountRange>,
     limit_secs: Option<(u64, u64)>,
 }
 
-impl Only {
+impl RunFilter {
     /// Keys of a row that it looks at.
     const KEYS: [&str; 3] = ["nodes", "cpus", "time_limit_secs"];
 
@@ -466,12 +467,12 @@ impl Only {
 }
 
 /// The time that is looked at.
-struct Span {
+struct TimeSpan {
     from: Option<Instant>,
     to: Option<Instant>,
 }
 
-impl Span {
+impl TimeSpan {
     /// Keys of a row that it changes.
     const KEYS: [&str; 3] = ["start_time", "end_time", "elapsed_secs"];
 
@@ -499,12 +500,12 @@ impl Span {
 }
 
 /// What `-j` names: jobs as they are asked for, and steps, which only we tell apart.
-struct Named {
+struct JobsAndSteps {
     jobs: Vec<String>,
     steps: Vec<String>,
 }
 
-impl Named {
+impl JobsAndSteps {
     fn of(list: &str) -> Self {
         let words = list
             .split(',')
@@ -549,29 +550,19 @@ fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
     run_column::read(&text).map_err(Failure::new)
 }
 
-fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
+/// The time that `-S` and `-E` choose; without `-S` since midnight, or all of it for named jobs.
+fn time_span(args: &AccountingArgs, now: Timestamp) -> Result<TimeSpan, Failure> {
     let time = |option: &str, text: &str| {
         local_time::read_past(text, now)
             .map(Instant)
             .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
     };
-    let jobs_named = !args.jobs.is_empty();
-    let names = args
-        .user
-        .iter()
-        .flat_map(|list| list.split(','))
-        .filter(|user| !user.is_empty())
-        .map(user_name);
-    let user = match names.collect::<Vec<_>>().join(",") {
-        // Root looks after everybody's jobs; jobs that are named need no user.
-        none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => {
-            own_name()?
-        }
-        names => names,
-    };
     let from = match &args.starttime {
         Some(text) => Some(time("starttime", text)?),
-        None => (!jobs_named).then(|| Instant(local_time::midnight(now))),
+        None => args
+            .jobs
+            .is_empty()
+            .then(|| Instant(local_time::midnight(now))),
     };
     let to = args
         .endtime
@@ -594,6 +585,25 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
     }
     // Times are whole seconds: what began in this very one lies before now all the same.
     let to = to.filter(|to| !(to.0 <= now && now < to.0.plus_secs(1)));
+    Ok(TimeSpan { from, to })
+}
+
+fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
+    let TimeSpan { from, to } = time_span(args, now)?;
+    let jobs_named = !args.jobs.is_empty();
+    let names = args
+        .user
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter(|user| !user.is_empty())
+        .map(user_name);
+    let user = match names.collect::<Vec<_>>().join(",") {
+        // Root sees the jobs of all users; named jobs need no user.
+        none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => {
+            own_name()?
+        }
+        names => names,
+    };
     let states = Some(states(&args.state.join(","))?)
         .filter(|states| states != "all")
         .unwrap_or_default();
@@ -620,7 +630,7 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
 struct Listing {
     columns: Vec<(RunColumn, Spec)>,
     style: Style,
-    manner: Manner,
+    manner: RunFormat,
 }
 
 /// How columns are parted.
@@ -692,21 +702,21 @@ mod tests {
     fn numbers_are_one_or_a_range() {
         assert_eq!(
             (
-                Between::read("2"),
-                Between::read("2-4"),
-                Between::read("2-")
+                CountRange::read("2"),
+                CountRange::read("2-4"),
+                CountRange::read("2-")
             ),
             (
-                Ok(Between(2, 2)),
-                Ok(Between(2, 4)),
-                Ok(Between(2, u32::MAX))
+                Ok(CountRange(2, 2)),
+                Ok(CountRange(2, 4)),
+                Ok(CountRange(2, u32::MAX))
             )
         );
-        assert_eq!(Between::read("4-2").unwrap_err(), "4 is more than 2");
+        assert_eq!(CountRange::read("4-2").unwrap_err(), "4 is more than 2");
         assert!(
-            Between::read("-2").is_err()
-                && Between::read("x").is_err()
-                && Between::read("").is_err()
+            CountRange::read("-2").is_err()
+                && CountRange::read("x").is_err()
+                && CountRange::read("").is_err()
         );
     }
 
@@ -720,7 +730,7 @@ mod tests {
                 elapsed_secs,
                 ..RunLine::default()
             };
-            Span {
+            TimeSpan {
                 from: at(100),
                 to: at(200),
             }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A row whose fields can be filled one by one.
+/// A row that is filled field by field.
 pub(crate) trait BareRow<'de>: Deserialize<'de> + Default {
     /// A key of a row.
     type Key: Copy;
@@ -33,21 +33,21 @@ pub(crate) fn read<'de, R: BareRow<'de>>(
     // Looked at once as a whole, not once for each text in it.
     let text = std::str::from_utf8(text).map_err(serde::de::Error::custom)?;
     let mut values = serde_json::Deserializer::from_str(text);
-    let row = Bare(keys, PhantomData::<R>).deserialize(&mut values)?;
+    let row = RowVisitor(keys, PhantomData::<R>).deserialize(&mut values)?;
     values.end()?;
     Ok(row)
 }
 
-struct Bare<'k, K, R>(&'k [K], PhantomData<R>);
+struct RowVisitor<'k, K, R>(&'k [K], PhantomData<R>);
 
-impl<'de, R: BareRow<'de>> DeserializeSeed<'de> for Bare<'_, R::Key, R> {
+impl<'de, R: BareRow<'de>> DeserializeSeed<'de> for RowVisitor<'_, R::Key, R> {
     type Value = R;
     fn deserialize<D: Deserializer<'de>>(self, values: D) -> Result<R, D::Error> {
         values.deserialize_seq(self)
     }
 }
 
-impl<'de, R: BareRow<'de>> Visitor<'de> for Bare<'_, R::Key, R> {
+impl<'de, R: BareRow<'de>> Visitor<'de> for RowVisitor<'_, R::Key, R> {
     type Value = R;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a row of {} values", self.0.len())
@@ -131,11 +131,13 @@ take_some! { u64 u32 f64 Instant CheckpointMarkRow GpuUseRow Box<RunDetail> }
 
 /// A text that is borrowed where it has no escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de> Fill<'de> for Cow<'de, str> {
     fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-        if let Some(Some(Text(text))) = values.next_element::<Option<Text<'de>>>()? {
+        if let Some(Some(BorrowedText(text))) =
+            values.next_element::<Option<BorrowedText<'de>>>()?
+        {
             *self = text;
         }
         Ok(())
@@ -145,9 +147,9 @@ impl<'de> Fill<'de> for Cow<'de, str> {
 impl<'de> Fill<'de> for Option<Cow<'de, str>> {
     fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
         *self = values
-            .next_element::<Option<Text<'de>>>()?
+            .next_element::<Option<BorrowedText<'de>>>()?
             .flatten()
-            .map(|Text(text)| text);
+            .map(|BorrowedText(text)| text);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::io::Write;
 
 #[derive(Deserialize)]
-struct Answer {
+struct DifferenceList {
     expected: u64,
     differences: Vec<DifferenceRow>,
 }
@@ -21,7 +21,7 @@ pub(crate) fn print(client: &mut Client, json: bool) -> Outcome {
     if json {
         return print_json(client, "/v1/differences");
     }
-    let Answer {
+    let DifferenceList {
         expected,
         differences,
     } = client.get("/v1/differences")?;

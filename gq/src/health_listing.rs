@@ -141,7 +141,7 @@ fn tint(state: &str) -> Tint {
     }
 }
 
-/// Loudly: nothing goes on by itself until somebody looked, or an hour is over.
+/// Warns that the breaker has tripped: no GPU leaves service automatically until an operator acts, or for an hour.
 fn say_if_stopped(rows: &[GpuHealthRow]) -> Result<(), Failure> {
     let stopped = rows.iter().filter(|row| row.stopped).count();
     if stopped > 0 {

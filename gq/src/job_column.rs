@@ -4,10 +4,8 @@
 
 use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::QueueRow;
-use gcli::column_format::{FormatError, Piece, parse_letters, parse_names};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
-use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -89,10 +87,10 @@ pub(crate) enum JobColumn {
 }
 
 /// A line of the table: column, letter of `-o` (blank for none), name of `-O`, title, keys of the API.
-type Entry = (JobColumn, char, &'static str, &'static str, &'static str);
+pub(crate) type JobColumnEntry = (JobColumn, char, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip] // read as a table
-const COLUMNS: &[Entry] = &[
+pub(crate) const COLUMNS: &[JobColumnEntry] = &[
     (JobColumn::ShownId,          'i', "jobarrayid",   "JOBID",            "shown_id"),
     (JobColumn::Id,               'A', "jobid",        "JOBID",            ""),
     (JobColumn::ArrayId,          'F', "arrayjobid",   "ARRAY_JOB_ID",     "array_id"),
@@ -208,7 +206,7 @@ const COLUMNS: &[Entry] = &[
 ];
 
 /// Names of squeue for what no listing here tells, each with where it is to be had.
-const INSTEAD: [(&str, &str); 9] = [
+pub(crate) const INSTEAD: [(&str, &str); 9] = [
     (
         "allocsid",
         "which session a job was submitted from is not kept; allocnodes is the machine",
@@ -234,76 +232,6 @@ const INSTEAD: [(&str, &str); 9] = [
     ("tres-per-step", "squeue -s and gq -s list steps"),
     ("resvport", "no ports are reserved for steps"),
 ];
-
-/// How a listing of jobs or steps is printed.
-pub(crate) enum ListingForm {
-    Json,
-    Table(&'static [JobColumn]),
-    Format(JobFormat),
-}
-
-/// A queue's format: columns with widths among literal text.
-pub(crate) type JobFormat = Vec<Piece<JobColumn>>;
-
-/// The line of a format, with its end.
-pub(crate) fn fill<'t>(
-    pieces: &JobFormat,
-    line: &mut String,
-    text: impl Fn(JobColumn) -> Cow<'t, str>,
-) {
-    for piece in pieces {
-        match piece {
-            Piece::Text(text) => line.push_str(text),
-            Piece::Field(column, spec) => spec.fill(&text(*column), line),
-        }
-    }
-    line.push('\n');
-}
-
-/// The columns of a format.
-pub(crate) fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
-    pieces.iter().filter_map(|piece| match piece {
-        Piece::Field(column, _) => Some(*column),
-        Piece::Text(_) => None,
-    })
-}
-
-/// Reads `-o`.
-pub(crate) fn read_letters(text: &str) -> Result<JobFormat, FormatError> {
-    parse_letters(text, of_letter)
-}
-
-/// Reads `-O`.
-pub(crate) fn read_names(text: &str) -> Result<JobFormat, FormatError> {
-    parse_names(text, |name| {
-        let names = || COLUMNS.iter().map(|entry| entry.2);
-        let lower = name.to_ascii_lowercase();
-        // squeue knows a few columns by two names.
-        let lower = match lower.as_str() {
-            "user" => "username",
-            "cpus-per-task" => "mincpus",
-            "jobname" => "name",
-            "tres" => "tres-alloc",
-            "features" => "feature",
-            "nodes" => "numnodes",
-            "excnodes" => "exc_nodes",
-            other => other,
-        };
-        if let Some((_, instead)) = INSTEAD.iter().find(|(known, _)| *known == lower) {
-            return Err(format!("column {name:?} is not known here: {instead}"));
-        }
-        let found = COLUMNS
-            .iter()
-            .find(|entry| entry.2 == lower)
-            .map(|entry| entry.0);
-        found.ok_or_else(|| {
-            format!(
-                "there is no column {name:?}.{} --help lists them",
-                did_you_mean(name, names())
-            )
-        })
-    })
-}
 
 /// The column of a letter of `-o`.
 pub(crate) fn of_letter(letter: char) -> Option<JobColumn> {
@@ -376,7 +304,7 @@ fn few_tasks(shown_id: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 impl JobColumn {
-    fn entry(self) -> &'static Entry {
+    fn entry(self) -> &'static JobColumnEntry {
         COLUMNS
             .iter()
             .find(|entry| entry.0 == self)
@@ -655,7 +583,6 @@ mod tests {
         assert_eq!(all_gpus("1g.10gb:2", 0.5), "1g.10gb:2");
     }
 
-    use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     #[test]
@@ -790,41 +717,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_elsewhere_is_refused_with_where() {
-        let refused = |name: &str| read_names(name).unwrap_err().to_string();
-        assert_eq!(
-            refused("jobid,DerivedEC"),
-            r#"column "DerivedEC" is not known here: it is accounting's: gacct -j JOB -o derivedexitcode"#
-        );
-        for (name, _) in INSTEAD {
-            assert!(
-                COLUMNS.iter().all(|entry| entry.2 != name)
-                    && refused(name).contains("is not known here: "),
-                "{name}"
-            );
-        }
-    }
-
-    #[test]
     fn the_first_of_several_nodes_is_the_batch_host() {
         assert_eq!(batch_host("node[08-10],x"), "node08");
         assert_eq!(batch_host("node2"), "node2");
         assert_eq!(batch_host(""), "n/a");
-    }
-
-    #[test]
-    fn unknown_names_are_refused_with_a_guess() {
-        assert_eq!(
-            read_names("jobid,nodelst").unwrap_err().to_string(),
-            r#"there is no column "nodelst". Did you mean "nodelist"? --help lists them"#
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn any_format_is_read_or_refused(text in "\\PC{0,40}|(%[.]?[0-9]{0,3}[a-zA-Z%]){0,8}|([a-z]{1,9}(:[.]?[0-9]{0,3})?,?){0,5}") {
-            let _ = read_letters(&text);
-            let _ = read_names(&text);
-        }
     }
 }

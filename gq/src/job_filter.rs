@@ -127,7 +127,7 @@ impl JobFilter {
     /// The filters as the API takes them.
     ///
     /// # Errors
-    /// States nobody knows, node lists that are none.
+    /// Unknown states, node lists that cannot be read.
     pub(crate) fn query(&self) -> Result<JobQuery, Failure> {
         let mut users: Vec<String> = Vec::new();
         for user in self
@@ -235,7 +235,7 @@ pub fn unknown_user(users: &str) -> Option<&str> {
         .find(|user| matches!(User::from_name(user), Ok(None)))
 }
 
-/// Whose process this is.
+/// The user of this process.
 pub(crate) fn own_name() -> Result<String, Failure> {
     name_of(Uid::current())
 }

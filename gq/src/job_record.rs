@@ -402,7 +402,7 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     }
 }
 
-/// On whose GPUs it runs, and how it gives way.
+/// The class of its GPUs, guaranteed or borrowed, and its preempt mode.
 fn standing(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     if let Some(class) = &job.class {
         record.line("Class", class);

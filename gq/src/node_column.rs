@@ -58,10 +58,10 @@ pub(crate) enum NodeColumn {
     Fixed(char),
 }
 
-type Entry = (NodeColumn, char, &'static str, &'static str);
+type NodeColumnEntry = (NodeColumn, char, &'static str, &'static str);
 
 #[rustfmt::skip] // read as a table
-const COLUMNS: &[Entry] = &[
+const COLUMNS: &[NodeColumnEntry] = &[
     (NodeColumn::Partition,       'P', "partition",     "PARTITION"),
     (NodeColumn::PartitionName,   'R', "partitionname", "PARTITION"),
     (NodeColumn::Available,       'a', "available",     "AVAIL"),
@@ -384,7 +384,7 @@ impl NodeColumn {
     }
 }
 
-/// Who drained it first.
+/// The owner of the first drain.
 fn drainer(node: &NodeRow) -> Option<&str> {
     let mark = node.drains.first()?;
     Some(

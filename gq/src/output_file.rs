@@ -1,6 +1,6 @@
 //! `gq --follow`: a job's output file as it grows, until the job is over.
 //!
-//! Reads the file as the user who asks, on the machine where they ask; the controller only says where it is
+//! Reads the file on this machine with the rights of the caller; the controller only says where it is
 //! and whether the job has ended.
 
 use crate::job_lookup::jobs_named;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// How it is printed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct PriorityForm {
     pub long: bool,
     pub normalized: bool,
     pub header: bool,
@@ -17,17 +17,17 @@ pub(crate) struct Shape {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct PriorityList {
     weights: PriorityWeightsRow,
     jobs: Vec<PriorityRow>,
 }
 
-pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outcome {
+pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: PriorityForm) -> Outcome {
     let path = path_with_query("/v1/priorities", query);
     if shape.json {
         return print_json(client, &path);
     }
-    let Answer { weights, jobs } = client.get(&path)?;
+    let PriorityList { weights, jobs } = client.get(&path)?;
     let classes = jobs.iter().any(|job| job.class.is_some());
     let sites = jobs.iter().any(|job| job.normalized.site > 0.0);
     let mut columns = vec![
@@ -79,7 +79,7 @@ fn weights_line(weights: &PriorityWeightsRow, classes: bool, sites: bool) -> Vec
     cells
 }
 
-fn line(job: &PriorityRow, shape: Shape, classes: bool, sites: bool) -> Vec<Cell> {
+fn line(job: &PriorityRow, shape: PriorityForm, classes: bool, sites: bool) -> Vec<Cell> {
     let mut cells: Vec<Cell> = vec![
         job.shown_id.as_str().into(),
         job.partition.as_str().into(),

@@ -1,7 +1,8 @@
 //! `gq`: reads the command line and calls the listing or the record that it asks for. Source: squeue(1).
 
-use crate::job_column::{self, JobColumn, ListingForm, fields};
+use crate::job_column::{self, JobColumn};
 use crate::job_filter::JobFilter;
+use crate::job_format::{self, ListingForm, fields};
 use crate::queue_listing::{self, QueueListing};
 use crate::{one_job, output_file, priority_listing, start_listing, step_listing};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
@@ -245,7 +246,7 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     if args.prio {
         let mut query = args.filter.query()?;
         query.job = args.job_list.join(",");
-        let shape = priority_listing::Shape {
+        let shape = priority_listing::PriorityForm {
             long: args.long,
             normalized: args.normalized,
             header: !args.noheader,
@@ -309,9 +310,9 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
     let shape = if args.json {
         ListingForm::Json
     } else if let Some(letters) = &letters {
-        ListingForm::Format(job_column::read_letters(letters).map_err(Failure::usage)?)
+        ListingForm::Format(job_format::read_letters(letters).map_err(Failure::usage)?)
     } else if let Some(names) = &names {
-        ListingForm::Format(job_column::read_names(names).map_err(Failure::usage)?)
+        ListingForm::Format(job_format::read_names(names).map_err(Failure::usage)?)
     } else {
         ListingForm::Table(if args.long { LONG } else { USUAL })
     };

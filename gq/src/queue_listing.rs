@@ -3,8 +3,9 @@
 //! Owns the printing; which jobs, columns and order are meant the command line of `queue` says.
 
 use crate::bare_row;
-use crate::job_column::{JobColumn, JobFormat, ListingForm, fill};
+use crate::job_column::JobColumn;
 use crate::job_filter;
+use crate::job_format::{JobFormat, ListingForm, fill};
 use crate::queue_row::{Key, QueueRow};
 use gcli::answer::{list, print_json};
 use gcli::local_time::{self, TimeFormat};

@@ -1,18 +1,15 @@
 //! The columns of accounting: sacct's field names, widths and values. Source: sacct(1).
 
+use crate::run_format::{RunFormat, Units, cpu_time, kibibytes, large, mebibytes};
 use crate::run_line::RunLine;
 use crate::usage_report::percent;
 use gcli::column_format::{FormatError, Spec, parse_percent_names};
-use gcli::local_time::TimeFormat;
 use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{ExitCode, Instant, JobState};
 use gwire::api::{RunDetail, StepOwn};
-use nix::unistd::{Gid, Group, User};
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 /// What a column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +86,10 @@ pub(crate) enum RunColumn {
 }
 
 /// With its name, its width, and the keys of a row that it is made of.
-type Entry = (RunColumn, &'static str, usize, &'static [&'static str]);
+type RunColumnEntry = (RunColumn, &'static str, usize, &'static [&'static str]);
 
 #[rustfmt::skip] // read as a table
-const COLUMNS: &[Entry] = &[
+const COLUMNS: &[RunColumnEntry] = &[
     (RunColumn::Account,      "Account",      10, &["account"]),
     (RunColumn::NotMeasured("AdminComment"), "AdminComment", 19, &[]),
     (RunColumn::AllocCpus,    "AllocCPUS",    10, &["cpus"]),
@@ -360,7 +357,7 @@ pub(crate) fn names(of_steps: bool) -> String {
 }
 
 impl RunColumn {
-    fn entry(self) -> &'static Entry {
+    fn entry(self) -> &'static RunColumnEntry {
         COLUMNS
             .iter()
             .find(|entry| entry.0 == self)
@@ -372,11 +369,11 @@ impl RunColumn {
     }
 
     /// What the column prints.
-    pub(crate) fn text<'r>(self, run: &'r RunLine<'_>, manner: &Manner) -> Cow<'r, str> {
+    pub(crate) fn text<'r>(self, run: &'r RunLine<'_>, format: &RunFormat) -> Cow<'r, str> {
         let secs = run.elapsed_secs.max(0).cast_unsigned();
-        let (units, used) = (manner.units, run.gpu_use.as_ref());
+        let (units, used) = (format.units, run.gpu_use.as_ref());
         let at = |instant: Option<Instant>| {
-            instant.map_or("Unknown".to_owned(), |at| manner.times.print(at.0))
+            instant.map_or("Unknown".to_owned(), |at| format.times.print(at.0))
         };
         let detail =
             |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
@@ -419,9 +416,9 @@ impl RunColumn {
                 return run
                     .detail
                     .as_ref()
-                    .map_or("".into(), |detail| manner.group(detail.gid).into());
+                    .map_or("".into(), |detail| format.group(detail.gid).into());
             }
-            Self::State => return state(run, manner),
+            Self::State => return state(run, format),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
             // Before it ran, what it would have.
             Self::AllocNodes if run.start_time.is_none() => "0".to_owned(),
@@ -521,52 +518,6 @@ impl RunColumn {
     }
 }
 
-/// In which forms times, sizes and people are shown.
-#[derive(Debug, Default)]
-pub(crate) struct Manner {
-    pub times: TimeFormat,
-    pub units: Units,
-    /// Uids that were looked up: the same few people cancel thousands of jobs.
-    uids: RefCell<BTreeMap<String, String>>,
-    groups: RefCell<BTreeMap<u32, String>>,
-}
-
-impl Manner {
-    pub(crate) fn new(times: TimeFormat, units: Units) -> Self {
-        Self {
-            times,
-            units,
-            ..Self::default()
-        }
-    }
-
-    /// Their uid; their name where this machine does not know them.
-    fn uid(&self, name: &str) -> String {
-        let look_up = || match User::from_name(name) {
-            Ok(Some(user)) => user.uid.to_string(),
-            _ => name.to_owned(),
-        };
-        self.uids
-            .borrow_mut()
-            .entry(name.to_owned())
-            .or_insert_with(look_up)
-            .clone()
-    }
-
-    /// The name of a group; its number where this machine does not know it.
-    fn group(&self, gid: u32) -> String {
-        let look_up = || match Group::from_gid(Gid::from_raw(gid)) {
-            Ok(Some(group)) => group.name,
-            _ => gid.to_string(),
-        };
-        self.groups
-            .borrow_mut()
-            .entry(gid)
-            .or_insert_with(look_up)
-            .clone()
-    }
-}
-
 /// `billing=2,cpu=2,gres/gpu=1,mem=300M,node=1`, sorted as sacct sorts it.
 fn tres(cpus: u32, gpus: f64, mem: String, nodes: u32) -> String {
     let gpus = if gpus > 0.0 {
@@ -630,14 +581,14 @@ fn is_ended(state: JobState) -> bool {
     )
 }
 
-/// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.
-fn state(run: &RunLine, manner: &Manner) -> Cow<'static, str> {
+/// `CANCELLED by 1000`, as sacct has it; with the name of a user that this machine does not know.
+fn state(run: &RunLine, format: &RunFormat) -> Cow<'static, str> {
     match run
         .cancelled_by
         .as_deref()
         .filter(|by| run.state == JobState::Cancelled && *by != "system")
     {
-        Some(by) => format!("CANCELLED by {}", manner.uid(by)).into(),
+        Some(by) => format!("CANCELLED by {}", format.uid(by)).into(),
         None => run.state.long().into(),
     }
 }
@@ -654,67 +605,10 @@ fn planned_secs(run: &RunLine) -> Option<u64> {
     )
 }
 
-/// In which unit sizes are shown: that of `--units`, else each as it is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Units(Option<(char, u64)>);
-
-impl Units {
-    /// Reads `--units`: K, M, G, T or P.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
-        let unit = text.trim().to_ascii_uppercase();
-        let at = ["K", "M", "G", "T", "P"]
-            .iter()
-            .position(|known| *known == unit);
-        at.map(|at| Self(Some((char::from(b"KMGTP"[at]), 1 << (10 * (at + 1))))))
-            .ok_or_else(|| format!("{text:?} is none of the units K, M, G, T and P"))
-    }
-
-    fn size(self, bytes: u64, usual: impl Fn(u64) -> String) -> String {
-        match self.0 {
-            None => usual(bytes),
-            Some((unit, size)) if bytes.is_multiple_of(size) => format!("{}{unit}", bytes / size),
-            Some((unit, size)) => format!("{:.2}{unit}", bytes as f64 / size as f64),
-        }
-    }
-}
-
-fn kibibytes(bytes: u64) -> String {
-    format!("{}K", bytes.div_ceil(1024))
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{}M", bytes.div_ceil(1 << 20))
-}
-
-/// Joules as sacct shortens them: `1.80M`, `999`, `2K`.
-fn large(number: u64) -> String {
-    let (mut size, mut unit) = (number as f64, "");
-    for next in ["K", "M", "G", "T"] {
-        if size < 1000.0 {
-            break;
-        }
-        (size, unit) = (size / 1000.0, next);
-    }
-    if size.fract() == 0.0 {
-        format!("{size:.0}{unit}")
-    } else {
-        format!("{size:.2}{unit}")
-    }
-}
-
 fn limit(run: &RunLine, print: impl Fn(u64) -> String) -> String {
     match run.time_limit_secs {
         None | Some(u32::MAX) => "UNLIMITED".to_owned(),
         Some(secs) => print(secs.into()),
-    }
-}
-
-/// `01:02.345`, from an hour `01:02:03`.
-fn cpu_time(secs: f64) -> String {
-    let millis = (secs.max(0.0) * 1000.0).round() as u64;
-    match millis / 1000 {
-        secs if secs >= 3600 => sacct_time(secs),
-        secs => format!("{:02}:{:02}.{:03}", secs / 60, secs % 60, millis % 1000),
     }
 }
 
@@ -797,7 +691,7 @@ mod tests {
                     cancelled_by: Some(name.into()),
                     ..RunLine::default()
                 },
-                &Manner::default(),
+                &RunFormat::default(),
             )
         };
         assert_eq!(
@@ -813,7 +707,7 @@ mod tests {
             cancelled_by: Some("root".into()),
             ..RunLine::default()
         };
-        assert_eq!(state(&ended, &Manner::default()), "COMPLETED");
+        assert_eq!(state(&ended, &RunFormat::default()), "COMPLETED");
     }
 
     #[test]

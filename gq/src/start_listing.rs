@@ -12,7 +12,7 @@ use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Answer {
+struct StartList {
     jobs: Vec<StartRow>,
     #[serde(default)]
     records: Vec<IntervalRecord>,
@@ -23,7 +23,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
     if json {
         return print_json(client, &path);
     }
-    let Answer { jobs, records } = client.get(&path)?;
+    let StartList { jobs, records } = client.get(&path)?;
     let columns = vec![
         Column::number("JOBID"),
         Column::text("PARTITION"),

@@ -1,6 +1,7 @@
 //! `gq -s`: the steps of running jobs, their batch scripts and what gruns started in them. Source: `squeue -s`.
 
-use crate::job_column::{JobColumn, ListingForm, fill};
+use crate::job_column::JobColumn;
+use crate::job_format::{ListingForm, fill};
 use crate::queue_row::QueueRow;
 use gcli::Outcome;
 use gcli::answer::{list, print_json};

@@ -106,7 +106,7 @@ fn hours(hours: f64) -> Option<String> {
     Some(format!("{hours:.1}"))
 }
 
-/// Only where somebody looked.
+/// Blank where no GPU reported its use.
 fn watched(row: &ReportRow, hours: f64) -> Option<String> {
     (row.gpu_told_hours > 0.0).then(|| format!("{hours:.1}"))
 }

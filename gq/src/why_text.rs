@@ -178,7 +178,7 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             None => continue,
         };
         let words = if place == 0 { "it would start" } else { "or" };
-        // What is no option of gsub is changed of the job as it waits; of a task's array, whose cap it is.
+        // A change that is no option of gsub is made to the pending job, or to the array of a task.
         let array = job.shown_id.split('_').next().unwrap_or_default();
         let with = if change.option.starts_with("--") {
             String::new()

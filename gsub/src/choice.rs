@@ -3,26 +3,26 @@
 //! Options that say the same thing in different ways rival each other: `--mem` on the command line puts
 //! `--mem-per-cpu` of the script aside. What of them may stand side by side in one place is said here, not what they come to.
 
-use crate::option_words::{Given, Origin};
+use crate::option_words::{GivenOption, Origin};
 use gcli::Failure;
 use gmodel::option_table::OptionStatus;
 use std::collections::BTreeMap;
 
 /// Options that put each other aside across origins, and what two of one origin are.
-const RIVALS: [(&[&str], Side); 5] = [
-    (&["mem", "mem-per-cpu", "mem-per-gpu"], Side::Refused),
+const RIVALS: [(&[&str], RepeatRule); 5] = [
+    (&["mem", "mem-per-cpu", "mem-per-gpu"], RepeatRule::Refused),
     (
         &["gpus", "gpus-per-node", "gpus-per-task", "gres"],
-        Side::Together,
+        RepeatRule::Together,
     ),
-    (&["requeue", "no-requeue"], Side::LastWins),
-    (&["borrow", "no-borrow"], Side::LastWins),
-    (&["quiet", "verbose"], Side::LastWins),
+    (&["requeue", "no-requeue"], RepeatRule::LastWins),
+    (&["borrow", "no-borrow"], RepeatRule::LastWins),
+    (&["quiet", "verbose"], RepeatRule::LastWins),
 ];
 
 /// Rivals of one origin, side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum RepeatRule {
     Refused,
     LastWins,
     /// Both count.
@@ -34,15 +34,15 @@ const ADDING_UP: [&str; 1] = ["tag"];
 
 /// The options that count.
 #[derive(Debug, Default)]
-pub(crate) struct Choices(Vec<Given>);
+pub(crate) struct Choices(Vec<GivenOption>);
 
 impl Choices {
     /// Of all that were given, in the order in which they were given.
     ///
     /// # Errors
     /// Two rivals of the same origin.
-    pub(crate) fn of(given: impl IntoIterator<Item = Given>) -> Result<Self, Failure> {
-        let mut topics: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
+    pub(crate) fn of(given: impl IntoIterator<Item = GivenOption>) -> Result<Self, Failure> {
+        let mut topics: BTreeMap<&'static str, Vec<GivenOption>> = BTreeMap::new();
         for given in given {
             topics
                 .entry(topic(given.option.name))
@@ -64,16 +64,16 @@ impl Choices {
             let side = RIVALS
                 .iter()
                 .find(|(names, _)| names.contains(&last))
-                .map_or(Side::LastWins, |(_, side)| *side);
+                .map_or(RepeatRule::LastWins, |(_, side)| *side);
             if let Some(rival) = given.iter().find(|given| given.option.name != last)
-                && side == Side::Refused
+                && side == RepeatRule::Refused
             {
                 let (one, other) = (rival.option.name, last);
                 return Err(rival.origin.fail(format_args!(
                     "--{one} and --{other} say the same thing in two ways. Keep one of them"
                 )));
             }
-            if side != Side::Together {
+            if side != RepeatRule::Together {
                 given.retain(|given| given.option.name == last);
             }
             if !ADDING_UP.contains(&last) {
@@ -91,9 +91,9 @@ impl Choices {
     }
 
     /// What counts, by where it was given: the command line first, then variables, then the script's lines.
-    pub(crate) fn by_origin(&self) -> Vec<(&Origin, Vec<&Given>)> {
-        let mut origins: Vec<(&Origin, Vec<&Given>)> = Vec::new();
-        let mut sorted: Vec<&Given> = self.0.iter().collect();
+    pub(crate) fn by_origin(&self) -> Vec<(&Origin, Vec<&GivenOption>)> {
+        let mut origins: Vec<(&Origin, Vec<&GivenOption>)> = Vec::new();
+        let mut sorted: Vec<&GivenOption> = self.0.iter().collect();
         sorted.sort_by_key(|given| (std::cmp::Reverse(given.origin.rank()), &given.origin));
         for given in sorted {
             match origins
@@ -113,17 +113,17 @@ impl Choices {
     }
 
     /// An option that counts, without taking it.
-    pub(crate) fn get(&self, name: &str) -> Option<&Given> {
+    pub(crate) fn get(&self, name: &str) -> Option<&GivenOption> {
         self.0.iter().find(|given| given.option.name == name)
     }
 
     /// Takes the last of an option.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<GivenOption> {
         self.take_all(name).pop()
     }
 
     /// Takes all of an option, in their order.
-    pub(crate) fn take_all(&mut self, name: &str) -> Vec<Given> {
+    pub(crate) fn take_all(&mut self, name: &str) -> Vec<GivenOption> {
         self.0
             .extract_if(.., |given| given.option.name == name)
             .collect()
@@ -135,13 +135,13 @@ impl Choices {
     }
 
     /// Takes the options that are stored and not acted on.
-    pub(crate) fn take_later(&mut self) -> Vec<Given> {
+    pub(crate) fn take_later(&mut self) -> Vec<GivenOption> {
         self.0
             .extract_if(.., |given| given.option.status == OptionStatus::Later)
             .collect()
     }
 
-    /// Names of what nobody has taken: none, once all is acted on.
+    /// Names of the options that were not taken; none when all are acted on.
     pub(crate) fn left(&self) -> Vec<&'static str> {
         self.0.iter().map(|given| given.option.name).collect()
     }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::option_words::read;
 
-    fn given(origin: &Origin, text: &str) -> Vec<Given> {
+    fn given(origin: &Origin, text: &str) -> Vec<GivenOption> {
         let words: Vec<String> = text
             .split(' ')
             .filter(|word| !word.is_empty())
@@ -180,7 +180,7 @@ mod tests {
             given(&Origin::CommandLine, command_line),
         ];
         let choices = Choices::of(all.concat())?;
-        let show = |given: &Given| format!("{}={}", given.option.name, given.text());
+        let show = |given: &GivenOption| format!("{}={}", given.option.name, given.text());
         Ok(choices.0.iter().map(show).collect::<Vec<_>>().join(" "))
     }
 

@@ -5,7 +5,7 @@
 //! and works out nodes and tasks by the same divisions.
 
 use crate::choice::Choices;
-use crate::option_words::Given;
+use crate::option_words::GivenOption;
 use gcli::Failure;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
 use gmodel::job::GpuScope;
@@ -35,8 +35,8 @@ pub(crate) struct GpuOptions {
 
 /// One option, read.
 #[derive(Clone, Debug)]
-struct Part {
-    given: Given,
+struct GpuOption {
+    given: GivenOption,
     ask: GpuRequest,
     scope: GpuScope,
 }
@@ -47,7 +47,7 @@ impl GpuOptions {
     /// # Errors
     /// A value that cannot be read, and values that contradict each other.
     pub(crate) fn take(choices: &mut Choices) -> Result<Self, Failure> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<GpuOption> = Vec::new();
         for (name, scope) in [
             ("gpus", GpuScope::Job),
             ("gpus-per-node", GpuScope::Node),
@@ -69,7 +69,7 @@ impl GpuOptions {
             match parts.iter().find(|part| part.scope == scope) {
                 Some(same) if same.ask != ask => return Err(contradiction(&same.given, &given)),
                 Some(_) => {}
-                None => parts.push(Part { given, ask, scope }),
+                None => parts.push(GpuOption { given, ask, scope }),
             }
         }
         let mut options = match parts.as_slice() {
@@ -100,7 +100,11 @@ impl GpuOptions {
     }
 
     /// How many tasks the GPUs come to at so many tasks each, or how many GPUs the tasks.
-    fn count_tasks(&mut self, per_gpu: &Given, ntasks: Option<&Given>) -> Result<(), Failure> {
+    fn count_tasks(
+        &mut self,
+        per_gpu: &GivenOption,
+        ntasks: Option<&GivenOption>,
+    ) -> Result<(), Failure> {
         let each = task_count(per_gpu)?;
         if each > MOST_MAPPED {
             return Err(per_gpu.fail(format_args!(
@@ -202,7 +206,7 @@ impl GpuOptions {
     }
 }
 
-fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
+fn together(parts: &[GpuOption]) -> Result<GpuOptions, Failure> {
     let kind = one_kind(parts)?;
     let (job, node, task) = (
         of(parts, GpuScope::Job),
@@ -226,12 +230,12 @@ fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
     })
 }
 
-fn of(parts: &[Part], scope: GpuScope) -> Option<&Part> {
+fn of(parts: &[GpuOption], scope: GpuScope) -> Option<&GpuOption> {
     parts.iter().find(|part| part.scope == scope)
 }
 
 /// How often the fewer go into the more; they must do so evenly.
-fn ratio(more: Option<&Part>, fewer: Option<&Part>) -> Result<Option<u32>, Failure> {
+fn ratio(more: Option<&GpuOption>, fewer: Option<&GpuOption>) -> Result<Option<u32>, Failure> {
     let Some((more, fewer)) = more.zip(fewer) else {
         return Ok(None);
     };
@@ -253,7 +257,7 @@ fn one_gpu_each(gpus: u32, tasks: u32) -> String {
     format!("map_gpu:{}", map.join(","))
 }
 
-fn task_count(given: &Given) -> Result<u32, Failure> {
+fn task_count(given: &GivenOption) -> Result<u32, Failure> {
     let count = given.text().parse().ok().filter(|count| *count > 0);
     count.ok_or_else(|| {
         given.fail(format_args!(
@@ -277,9 +281,9 @@ fn count(ask: &GpuRequest) -> Option<u32> {
 }
 
 /// The type that the options name, `Any` if none does. What is counted must be the same for all.
-fn one_kind(parts: &[Part]) -> Result<GpuKind, Failure> {
+fn one_kind(parts: &[GpuOption]) -> Result<GpuKind, Failure> {
     let first = &parts[0];
-    let profile = |part: &Part| match part
+    let profile = |part: &GpuOption| match part
         .ask
         .alternatives
         .first()
@@ -288,7 +292,7 @@ fn one_kind(parts: &[Part]) -> Result<GpuKind, Failure> {
         Some(GpuAmount::Mig { profile, .. }) => Some(profile.clone()),
         _ => None,
     };
-    let mut named: Option<&Part> = None;
+    let mut named: Option<&GpuOption> = None;
     for part in parts {
         if count(&part.ask).is_none() || profile(part) != profile(first) {
             return Err(contradiction(
@@ -313,7 +317,7 @@ fn one_kind(parts: &[Part]) -> Result<GpuKind, Failure> {
     Ok(named.map_or(GpuKind::Any, |part| part.ask.alternatives[0].kind.clone()))
 }
 
-fn contradiction(one: &Given, other: &Given) -> Failure {
+fn contradiction(one: &GivenOption, other: &GivenOption) -> Failure {
     let (name, other_name) = (one.option.name, other.option.name);
     one.origin.fail(format_args!(
         "--{name} {} and --{other_name} {} contradict each other. Keep one of them",
@@ -322,7 +326,7 @@ fn contradiction(one: &Given, other: &Given) -> Failure {
     ))
 }
 
-fn variables(parts: &[Part]) -> Vec<(&'static str, String)> {
+fn variables(parts: &[GpuOption]) -> Vec<(&'static str, String)> {
     let word = |scope| match scope {
         GpuScope::Job => "GPUS",
         GpuScope::Node => "GPUS_PER_NODE",

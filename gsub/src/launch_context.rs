@@ -2,7 +2,7 @@
 
 use crate::choice::Choices;
 use crate::option_value::{filled, parsed};
-use crate::option_words::Given;
+use crate::option_words::GivenOption;
 use crate::script::Work;
 use gcli::Failure;
 use gmodel::job::{Launch, LaunchContext, OpenMode, SoftLimit, VisibleDevices};
@@ -33,7 +33,7 @@ pub(crate) fn launch(
         };
         parsed(choices.take(name), checked).map(Option::unwrap_or_default)
     };
-    let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    let text = |given: Option<GivenOption>| given.map(|given| given.text().to_owned());
     let work_dir = work_dir(choices.take("chdir"), submitter)?;
     let submit_dir = submitter
         .work_dir
@@ -67,7 +67,7 @@ pub(crate) fn launch(
 pub(crate) const LOGIN_ENV_SECS: u32 = 30;
 
 /// `--get-user-env`, `=10`, `=10L`, `=L`: the seconds that reading may take.
-pub(crate) fn login_env(given: Option<Given>) -> Result<Option<u32>, Failure> {
+pub(crate) fn login_env(given: Option<GivenOption>) -> Result<Option<u32>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let text = given.text();
     if text.ends_with(['S', 's']) {
@@ -86,7 +86,7 @@ pub(crate) fn login_env(given: Option<Given>) -> Result<Option<u32>, Failure> {
 
 const MAX_LOGIN_ENV_SECS: u32 = 600;
 
-fn work_dir(chdir: Option<Given>, submitter: &Submitter) -> Result<String, Failure> {
+fn work_dir(chdir: Option<GivenOption>, submitter: &Submitter) -> Result<String, Failure> {
     let here = submitter.work_dir.as_deref();
     match (chdir, here) {
         (Some(given), _) if given.text().is_empty() => Err(given.fail("it names no directory")),

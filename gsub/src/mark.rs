@@ -1,5 +1,5 @@
 //! `gsub --mark [NOTE]`, from inside a job: its checkpoint is safe. Talks to the run's supervisor over the socket that
-//! GSUB_MARK_SOCKET names, and to nobody else; says nothing when the mark was taken.
+//! GSUB_MARK_SOCKET names, and to nothing else; prints nothing when the mark was taken.
 
 use gcli::{Failure, Outcome};
 use gmodel::checkpoint::MAX_NOTE_BYTES;
@@ -78,7 +78,7 @@ fn ask(path: &Path, note: &str) -> Result<String, Failure> {
     stream
         .set_read_timeout(Some(ANSWER_PATIENCE))
         .map_err(|e| fail("cannot use", &e))?;
-    // Whoever is refused at once may find the connection closed; why is in the answer.
+    // After an early refusal the connection may be closed; the answer has the reason.
     let _ = stream.write_all(format!("{note}\n").as_bytes());
     let mut answer = String::new();
     BufReader::new(stream)

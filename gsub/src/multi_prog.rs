@@ -11,7 +11,7 @@ use std::fmt::Write;
 /// Most ranks that a file names one by one; `*` stands for any number.
 const MAX_RANKS: usize = 4096;
 
-/// The command of a step whose tasks each run what `file` says; `path` is how the file is called.
+/// The command of a step in which `file` says what each task runs; `path` is the name of the file.
 ///
 /// # Errors
 /// A line that cannot be read, with its number.

@@ -1,9 +1,9 @@
-//! What gsub says on stderr besides errors, once it is known whether anybody wants to hear it.
+//! What gsub says on stderr besides errors, once `--quiet` and `--verbose` are known.
 //!
 //! Owns `--quiet` and the telling of `--verbose`; never failures: these are always said.
 
 use crate::choice::Choices;
-use crate::option_words::{Given, Origin};
+use crate::option_words::{GivenOption, Origin};
 use gcli::local_time::TimeFormat;
 use std::fmt::Write as _;
 
@@ -64,7 +64,7 @@ fn print(text: &str) {
 
 /// `from job.sh, line 2: --ntasks=2 --job-name=fit`, a line for each place.
 fn taken_from(choices: &Choices) -> Vec<String> {
-    let line = |(origin, given): (&Origin, Vec<&Given>)| {
+    let line = |(origin, given): (&Origin, Vec<&GivenOption>)| {
         let mut text = match origin {
             Origin::CommandLine => "from the command line:".to_owned(),
             Origin::Environment(variable) => format!("from the variable {variable}:"),

@@ -1,6 +1,6 @@
 //! Parsers of option values that several parts of a submission share.
 
-use crate::option_words::Given;
+use crate::option_words::GivenOption;
 use gcli::Failure;
 use gmodel::duration::TimeLimit;
 use std::fmt::Display;
@@ -17,7 +17,7 @@ pub(crate) fn unnamed<T, E: Display>(flag: &str, read: Result<T, E>) -> Result<T
 
 /// The value of an option by its parser.
 pub(crate) fn parsed<T, E: Display>(
-    given: Option<Given>,
+    given: Option<GivenOption>,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Option<T>, Failure> {
     given
@@ -26,7 +26,7 @@ pub(crate) fn parsed<T, E: Display>(
 }
 
 /// Not given, if empty: scripts have it so, from a variable.
-pub(crate) fn filled(given: Option<Given>) -> Option<Given> {
+pub(crate) fn filled(given: Option<GivenOption>) -> Option<GivenOption> {
     given.filter(|given| !given.text().trim().is_empty())
 }
 

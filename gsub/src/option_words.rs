@@ -22,7 +22,7 @@ pub(crate) enum Origin {
 
 /// One option with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct GivenOption {
     pub option: &'static OptionSpec,
     pub value: Option<String>,
     pub origin: Origin,
@@ -58,7 +58,7 @@ impl fmt::Display for Origin {
     }
 }
 
-impl Given {
+impl GivenOption {
     /// The value cannot be; the parser's message follows the option's name.
     pub(crate) fn fail(&self, why: impl fmt::Display) -> Failure {
         self.origin
@@ -76,7 +76,10 @@ impl Given {
 ///
 /// # Errors
 /// Unknown options, values that are missing or too many, options that are refused.
-pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Rest), Failure> {
+pub(crate) fn read(
+    words: &[String],
+    origin: &Origin,
+) -> Result<(Vec<GivenOption>, PositionalWords), Failure> {
     let mut given = Vec::new();
     let mut words = words.iter();
     loop {
@@ -84,7 +87,7 @@ pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Res
         let Some(word) = words.next() else {
             return Ok((
                 given,
-                Rest {
+                PositionalWords {
                     words: Vec::new(),
                     after_dashes: false,
                 },
@@ -93,7 +96,7 @@ pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Res
         if word == "--" {
             return Ok((
                 given,
-                Rest {
+                PositionalWords {
                     words: words.as_slice().to_vec(),
                     after_dashes: true,
                 },
@@ -106,7 +109,7 @@ pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Res
         } else {
             return Ok((
                 given,
-                Rest {
+                PositionalWords {
                     words: before.to_vec(),
                     after_dashes: false,
                 },
@@ -117,7 +120,7 @@ pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Res
 
 /// What follows the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct PositionalWords {
     pub words: Vec<String>,
     pub after_dashes: bool,
 }
@@ -126,7 +129,7 @@ fn read_long<'w>(
     word: &str,
     next: &mut impl Iterator<Item = &'w String>,
     origin: &Origin,
-) -> Result<Given, Failure> {
+) -> Result<GivenOption, Failure> {
     let (name, value) = word
         .split_once('=')
         .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
@@ -148,7 +151,7 @@ fn read_short<'w>(
     letters: &str,
     next: &mut impl Iterator<Item = &'w String>,
     origin: &Origin,
-    given: &mut Vec<Given>,
+    given: &mut Vec<GivenOption>,
 ) -> Result<(), Failure> {
     let mut rest = letters.chars();
     while let Some(letter) = rest.next() {
@@ -211,7 +214,7 @@ fn accept(
     option: &'static OptionSpec,
     value: Option<String>,
     origin: &Origin,
-) -> Result<Given, Failure> {
+) -> Result<GivenOption, Failure> {
     let option = match option.status {
         OptionStatus::SameAs(name) => {
             OptionSpec::find(name).expect("a test of the table finds every other name")
@@ -225,7 +228,7 @@ fn accept(
     };
     match option.refusal() {
         Some(refusal) if refused => Err(origin.fail(refusal)),
-        _ => Ok(Given {
+        _ => Ok(GivenOption {
             option,
             value,
             origin: origin.clone(),
@@ -240,7 +243,7 @@ fn accept(
 /// Options that are refused.
 pub(crate) fn read_environment(
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<Given>, Failure> {
+) -> Result<Vec<GivenOption>, Failure> {
     let inside_job = variable("GSUB_JOB_ID").is_some();
     let mut given = Vec::new();
     for option in OPTIONS {
@@ -283,7 +286,7 @@ mod tests {
         want.assert_eq(&match read(&words(text), &Origin::CommandLine) {
             Err(failure) => format!("{}: {}", failure.exit, failure.text),
             Ok((given, rest)) => {
-                let show = |given: &Given| match &given.value {
+                let show = |given: &GivenOption| match &given.value {
                     Some(value) => format!("{}={value} ", given.option.name),
                     None => format!("{} ", given.option.name),
                 };

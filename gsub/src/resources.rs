@@ -3,7 +3,7 @@
 use crate::choice::Choices;
 use crate::gpu_options::GpuOptions;
 use crate::option_value::{count, filled, parsed};
-use crate::option_words::Given;
+use crate::option_words::GivenOption;
 use gcli::Failure;
 use gmodel::constraint::Constraint;
 use gmodel::duration::TimeLimit;
@@ -130,7 +130,7 @@ fn memory(choices: &mut Choices) -> Result<MemRequest, Failure> {
         .map_or(MemRequest::Default, MemRequest::PerGpu))
 }
 
-fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
+fn exclusive(given: Option<GivenOption>) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
         Some(given) if given.value.is_none() => Ok(true),
@@ -142,7 +142,7 @@ fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
     }
 }
 
-fn nvlink(given: Option<Given>) -> Result<bool, Failure> {
+fn nvlink(given: Option<GivenOption>) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
         Some(given) if given.value.is_none() => Ok(true),

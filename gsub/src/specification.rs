@@ -7,7 +7,7 @@ use crate::environment::Export;
 use crate::gpu_options::GpuOptions;
 use crate::launch_context::{self, LOGIN_ENV_SECS, Submitter, login_env};
 use crate::option_value::{filled, limit_secs, parsed, unnamed, yes_or_no};
-use crate::option_words::Given;
+use crate::option_words::GivenOption;
 use crate::resources::{per_gpu_without_gpus, request};
 use crate::script::Work;
 use gcli::{Failure, local_time};
@@ -60,7 +60,7 @@ pub(crate) fn build(
     work: &Work,
     submitter: &Submitter,
 ) -> Result<Submission, Failure> {
-    let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    let text = |given: Option<GivenOption>| given.map(|given| given.text().to_owned());
     let gpus = GpuOptions::take(choices)?;
     per_gpu_without_gpus(&gpus, choices)?;
     let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
@@ -194,7 +194,7 @@ fn priority(text: &str) -> Result<u32, String> {
 }
 
 /// Seconds; no more than the limit that it may be shortened from.
-fn time_min(given: Option<Given>, limit: Option<u32>) -> Result<Option<u32>, Failure> {
+fn time_min(given: Option<GivenOption>, limit: Option<u32>) -> Result<Option<u32>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let least = TimeLimit::parse(given.text()).map_err(|error| given.fail(error))?;
     let Some(secs) = least.secs().and_then(|secs| u32::try_from(secs).ok()) else {
@@ -209,7 +209,7 @@ fn time_min(given: Option<Given>, limit: Option<u32>) -> Result<Option<u32>, Fai
     Ok(Some(secs))
 }
 
-fn deadline(given: Option<Given>, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
+fn deadline(given: Option<GivenOption>, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let at = local_time::read(given.text(), now)
         .map_err(|why| given.fail(why.replacen("begin time", "time", 1)))?;
@@ -219,7 +219,7 @@ fn deadline(given: Option<Given>, now: Timestamp) -> Result<Option<Timestamp>, F
     Ok(Some(at))
 }
 
-fn tags(given: Vec<Given>) -> Vec<String> {
+fn tags(given: Vec<GivenOption>) -> Vec<String> {
     let mut tags = Vec::new();
     for tag in given
         .iter()
@@ -234,7 +234,7 @@ fn tags(given: Vec<Given>) -> Vec<String> {
     tags
 }
 
-fn nice(given: Option<Given>) -> Result<i32, Failure> {
+fn nice(given: Option<GivenOption>) -> Result<i32, Failure> {
     let Some(given) = given else { return Ok(0) };
     match &given.value {
         None => Ok(NICE_DEFAULT),
@@ -259,7 +259,7 @@ fn requeue(choices: &mut Choices) -> Result<Option<bool>, Failure> {
     }
 }
 
-fn no_kill(given: Option<Given>) -> Result<bool, Failure> {
+fn no_kill(given: Option<GivenOption>) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
         Some(given) if given.text() == "off" => Ok(false),

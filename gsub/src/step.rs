@@ -5,9 +5,9 @@
 
 use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
-use crate::step_gathering::{EarlyEnd, Gathering, accept, forward_signals, own_name};
-use crate::step_input::{self, Reads};
-use crate::step_output::{JobAround, StepFiles};
+use crate::step_gathering::{EndConditions, StepGathering, accept, forward_signals, own_name};
+use crate::step_input::{self, InputRanks};
+use crate::step_output::{StepFiles, StepJob};
 use crate::step_refusal;
 use crate::step_turn::{self, ShareWords, TasksOfJob};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -132,7 +132,7 @@ struct StepArgs {
     open_mode: String,
     /// Which tasks read grun's standard input: all, none, or one by its rank
     #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
-    input: Reads,
+    input: InputRanks,
     /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, all for grun's own, or a rank for that task's alone
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
@@ -388,7 +388,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         );
     }
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
-    let around = JobAround::from_env(&job, variable);
+    let around = StepJob::from_env(&job, variable);
     let files = check_reader(&step, args.input).and_then(|()| {
         let own = std::env::current_dir().unwrap_or_default();
         StepFiles::open(
@@ -400,7 +400,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             &step,
         )
     });
-    let early_end = EarlyEnd {
+    let early_end = EndConditions {
         time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
         wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
         bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
@@ -411,7 +411,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         forward_signals(signals, sender);
         let nodes: Vec<_> = peers.values().cloned().collect();
         std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
-        let mut gathering = Gathering::new(&step, args.label);
+        let mut gathering = StepGathering::new(&step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
         let outcome = gathering.run(&messages, &peers);
         used = gathering.used;
@@ -435,7 +435,7 @@ fn report_end(client: Client, job: &str, step: u32, code: u8, used: Option<Usage
 }
 
 /// How many tasks there are is known only now.
-fn check_reader(step: &StepReply, input: Reads) -> Result<(), Failure> {
+fn check_reader(step: &StepReply, input: InputRanks) -> Result<(), Failure> {
     let last = step
         .nodes
         .iter()
@@ -444,7 +444,7 @@ fn check_reader(step: &StepReply, input: Reads) -> Result<(), Failure> {
         .copied()
         .unwrap_or(0);
     match input {
-        Reads::Rank(rank) if rank > last => Err(Failure::usage(format_args!(
+        InputRanks::Rank(rank) if rank > last => Err(Failure::usage(format_args!(
             "--input {rank}: the last task of the step is {last}"
         ))),
         _ => Ok(()),

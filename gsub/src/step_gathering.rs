@@ -28,7 +28,7 @@ const USE_PATIENCE: Duration = Duration::from_secs(10);
 const KILLED: u8 = 128 + Signal::SIGKILL as u8;
 /// A caller that says nothing is no supervisor of ours.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// Callers that have not said yet who they are; the oldest goes when there are more.
+/// Callers without a greeting yet; beyond that many the oldest is dropped.
 const MAX_CALLERS: usize = 256;
 /// More than a caller has to say of itself, bytes.
 const MAX_HELLO_BYTES: usize = 4096;
@@ -127,7 +127,7 @@ pub(crate) fn accept(
     Ok(peers)
 }
 
-/// A caller that has not said who it is.
+/// A caller without a complete greeting.
 struct Caller {
     stream: TcpStream,
     said: Vec<u8>,
@@ -143,8 +143,8 @@ enum Greeting {
     Stranger,
 }
 
-/// Listens to all callers at once: anybody on the network may connect. Those that do not know the key, say nothing in time or are too
-/// many are dropped, and hold up nobody: a supervisor says who it is at once.
+/// Listens to all callers at once, since any machine of the network may connect. Callers without the key, without a greeting in
+/// time or beyond the bound are dropped and delay no other: a supervisor greets at once.
 fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpStream, Vec<u8>)>) {
     let mut callers: VecDeque<Caller> = VecDeque::new();
     let _ = listener.set_nonblocking(true);
@@ -282,7 +282,7 @@ pub(crate) fn forward_signals(signals: SigSet, sender: mpsc::SyncSender<Message>
 }
 
 /// Output and ends of all tasks coming together.
-pub(crate) struct Gathering<'a> {
+pub(crate) struct StepGathering<'a> {
     step: &'a StepReply,
     label: bool,
     /// Ranks that have not ended, by position of their node.
@@ -296,7 +296,7 @@ pub(crate) struct Gathering<'a> {
     unmeasured: BTreeSet<u32>,
     width: usize,
     pub files: StepFiles,
-    pub early_end: EarlyEnd,
+    pub early_end: EndConditions,
     first_end: Option<Instant>,
     /// The tasks were told to end; what is left of them then is killed, once.
     ending: Option<Instant>,
@@ -305,7 +305,7 @@ pub(crate) struct Gathering<'a> {
 
 /// What ends a step before its tasks are done.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EarlyEnd {
+pub(crate) struct EndConditions {
     pub time: Option<Duration>,
     /// From the end of the first task.
     pub wait: Option<Duration>,
@@ -313,7 +313,7 @@ pub(crate) struct EarlyEnd {
     pub bad_exit: bool,
 }
 
-impl<'a> Gathering<'a> {
+impl<'a> StepGathering<'a> {
     pub fn new(step: &'a StepReply, label: bool) -> Self {
         let running: BTreeMap<u32, BTreeSet<u32>> = step
             .nodes
@@ -324,7 +324,7 @@ impl<'a> Gathering<'a> {
             .collect();
         let last = running.values().flatten().max().copied().unwrap_or(0);
         let (lines, width) = (BTreeMap::new(), last.to_string().len());
-        let (files, early_end) = (StepFiles::default(), EarlyEnd::default());
+        let (files, early_end) = (StepFiles::default(), EndConditions::default());
         let (used, unmeasured) = (None, running.keys().copied().collect());
         Self {
             step,
@@ -411,7 +411,7 @@ impl<'a> Gathering<'a> {
             }
             return if self.killed { LONG } else { kill_at - now };
         }
-        let EarlyEnd {
+        let EndConditions {
             time,
             wait,
             bad_exit,
@@ -604,7 +604,7 @@ pub(crate) mod tests {
         [0, 1]
             .into_iter()
             .for_each(|at| sender.send(Message::Gone(at)).unwrap());
-        let mut gathering = Gathering::new(&step, false);
+        let mut gathering = StepGathering::new(&step, false);
         assert_eq!(
             (gathering.run(&messages, &Peers::new()), gathering.used),
             (Ok(137), None)
@@ -640,7 +640,7 @@ pub(crate) mod tests {
             ] {
                 sender.send(Message::From(at, output)).unwrap();
             }
-            let mut gathering = Gathering::new(&step, false);
+            let mut gathering = StepGathering::new(&step, false);
             (
                 gathering.run(&messages, &Peers::new()),
                 gathering
@@ -655,8 +655,8 @@ pub(crate) mod tests {
     #[test]
     fn a_step_ends_early_when_a_task_fails_or_the_time_or_the_patience_is_over() {
         let step = two_nodes();
-        let after = |early_end: EarlyEnd, exit: Option<ExitCode>| {
-            let mut gathering = Gathering::new(&step, false);
+        let after = |early_end: EndConditions, exit: Option<ExitCode>| {
+            let mut gathering = StepGathering::new(&step, false);
             gathering.early_end = early_end;
             exit.into_iter()
                 .for_each(|exit| gathering.ended(0, 0, exit, ""));
@@ -665,20 +665,20 @@ pub(crate) mod tests {
         };
         let (failed, fine) = (Some(ExitCode::exited(4)), Some(ExitCode::exited(0)));
         let (bad_exit, at_once) = (
-            EarlyEnd {
+            EndConditions {
                 bad_exit: true,
-                ..EarlyEnd::default()
+                ..EndConditions::default()
             },
             Some(Duration::ZERO),
         );
-        assert_eq!(after(EarlyEnd::default(), failed), (false, LONG));
+        assert_eq!(after(EndConditions::default(), failed), (false, LONG));
         assert_eq!(after(bad_exit, fine), (false, LONG));
         assert_eq!(after(bad_exit, failed), (true, KILL_GRACE));
         assert_eq!(
             after(
-                EarlyEnd {
+                EndConditions {
                     time: at_once,
-                    ..EarlyEnd::default()
+                    ..EndConditions::default()
                 },
                 None
             ),
@@ -686,9 +686,9 @@ pub(crate) mod tests {
         );
         assert_eq!(
             after(
-                EarlyEnd {
+                EndConditions {
                     wait: at_once,
-                    ..EarlyEnd::default()
+                    ..EndConditions::default()
                 },
                 None
             ),
@@ -696,18 +696,18 @@ pub(crate) mod tests {
         );
         assert_eq!(
             after(
-                EarlyEnd {
+                EndConditions {
                     wait: at_once,
-                    ..EarlyEnd::default()
+                    ..EndConditions::default()
                 },
                 fine
             ),
             (true, KILL_GRACE)
         );
         let (ending, patience) = after(
-            EarlyEnd {
+            EndConditions {
                 time: Some(LONG / 2),
-                ..EarlyEnd::default()
+                ..EndConditions::default()
             },
             failed,
         );
@@ -728,7 +728,7 @@ pub(crate) mod tests {
         sender.send(Message::Gone(0)).unwrap();
         sender.send(Message::Gone(1)).unwrap();
         assert_eq!(
-            Gathering::new(&step, false).run(&messages, &Peers::new()),
+            StepGathering::new(&step, false).run(&messages, &Peers::new()),
             Ok(1)
         );
     }
@@ -736,7 +736,7 @@ pub(crate) mod tests {
     #[test]
     fn labels_are_put_before_whole_lines_only() {
         let step = two_nodes();
-        let mut gathering = Gathering::new(&step, true);
+        let mut gathering = StepGathering::new(&step, true);
         let mut out = Vec::new();
         gathering.labelled(2, b"text\n", &mut out);
         assert_eq!(out, b"2: text\n");

@@ -10,7 +10,7 @@ const PIECE_BYTES: usize = 32 << 10;
 
 /// Which tasks read what grun reads, as `srun --input`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
+pub enum InputRanks {
     All,
     None,
     Rank(u32),
@@ -18,13 +18,13 @@ pub enum Reads {
 
 /// # Errors
 /// None of the words.
-pub fn reads(text: &str) -> Result<Reads, String> {
+pub fn reads(text: &str) -> Result<InputRanks, String> {
     match text {
-        "all" => Ok(Reads::All),
-        "none" => Ok(Reads::None),
+        "all" => Ok(InputRanks::All),
+        "none" => Ok(InputRanks::None),
         rank => rank
             .parse()
-            .map(Reads::Rank)
+            .map(InputRanks::Rank)
             .map_err(|_| "not all, none or the rank of a task. A file: grun ... < FILE".into()),
     }
 }
@@ -46,7 +46,7 @@ impl Peer {
         })
     }
 
-    /// A node that is gone is reported by whoever reads from it.
+    /// A lost node is reported by the thread that reads from it.
     pub fn send(&self, input: &StepInput) {
         let _ = self
             .stream
@@ -77,16 +77,16 @@ impl Peer {
 }
 
 /// Reads to the end, each piece for every node.
-pub fn forward(mut input: impl Read, reads: Reads, peers: &[Arc<Peer>]) {
+pub fn forward(mut input: impl Read, reads: InputRanks, peers: &[Arc<Peer>]) {
     let rank = match reads {
-        Reads::Rank(rank) => Some(rank),
-        Reads::All | Reads::None => None,
+        InputRanks::Rank(rank) => Some(rank),
+        InputRanks::All | InputRanks::None => None,
     };
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         // What cannot be read is at its end, as for a program that reads it itself.
         let count = match reads {
-            Reads::None => 0,
+            InputRanks::None => 0,
             _ => match input.read(&mut piece) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 read => read.unwrap_or(0),

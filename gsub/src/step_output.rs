@@ -22,14 +22,14 @@ pub struct StepFiles {
 
 /// The job around, for `%j`, `%x` and their like.
 #[derive(Debug, Default)]
-pub struct JobAround {
+pub struct StepJob {
     pub id: u64,
     pub array: Option<(u64, u32)>,
     pub name: String,
     pub user: String,
 }
 
-impl JobAround {
+impl StepJob {
     /// As the job's environment has it.
     pub fn from_env(job: &str, variable: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str| variable(name)?.parse().ok();
@@ -54,7 +54,7 @@ impl StepFiles {
         error: Option<&str>,
         append: bool,
         dir: &Path,
-        job: &JobAround,
+        job: &StepJob,
         step: &StepReply,
     ) -> Result<Self, Failure> {
         let mut open = Self::default();
@@ -187,7 +187,7 @@ mod tests {
 
     fn written(output: Option<&str>, error: Option<&str>) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
-        let job = JobAround {
+        let job = StepJob {
             id: 17,
             array: None,
             name: "train".into(),
@@ -226,7 +226,7 @@ mod tests {
             None,
             false,
             Path::new("/"),
-            &JobAround::default(),
+            &StepJob::default(),
             &step(),
         )
         .unwrap_err();
@@ -245,7 +245,7 @@ mod tests {
                 None,
                 append,
                 dir.path(),
-                &JobAround::default(),
+                &StepJob::default(),
                 &step(),
             )
             .unwrap();
@@ -261,7 +261,7 @@ mod tests {
             None,
             false,
             Path::new("/proc"),
-            &JobAround::default(),
+            &StepJob::default(),
             &step(),
         )
         .unwrap_err();

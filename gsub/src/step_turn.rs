@@ -1,6 +1,6 @@
 //! A step that asks for parts of its job for itself, and its turn to get them: `--exact`, `--gpus`, `--mem` of grun.
 //!
-//! The controller says what is free, and keeps no queue: whoever waits asks again. Source: srun(1).
+//! The controller says what is free and keeps no queue: a waiting grun asks again. Source: srun(1).
 
 use crate::step_gathering::own_name;
 use gcli::Failure;
@@ -163,8 +163,8 @@ pub(crate) fn start(
     }
 }
 
-/// Says the end of steps whose gruns were killed and could not: nobody listens where they did. One that listens where we do
-/// is our own, and the answer that told us of it was lost.
+/// Reports the end of steps of killed gruns: their ports refuse connections. A step at the port of this grun is its
+/// own, left by an answer that was lost.
 fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &str) {
     for holder in holders
         .iter()
@@ -183,7 +183,7 @@ fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &st
     }
 }
 
-/// Nobody listens there. One's own loopback address tells nothing of a grun on another machine.
+/// Whether the port refuses connections. A loopback address says nothing of a grun on another machine.
 fn is_gone(connect: &str, own: &str) -> bool {
     let loopback = |address: &SocketAddr| address.ip().is_loopback();
     let (Ok(address), Ok(own)) = (connect.parse::<SocketAddr>(), own.parse::<SocketAddr>()) else {

@@ -1,13 +1,13 @@
 //! `gsub`: submit a script or a command. Stdout is the job's id and nothing else.
 //!
-//! Each submission carries a key of its own, so one whose answer was lost is asked again without a second job.
+//! Each submission carries a key of its own: after a lost answer it is sent again and makes no second job.
 
 use crate::choice::Choices;
 use crate::environment;
 use crate::launch_context::Submitter;
 use crate::mark;
 use crate::notes::Notes;
-use crate::option_words::{Given, Origin, Rest, read, read_environment};
+use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
 use crate::resource_limits;
 use crate::script::Work;
 use crate::specification::{Submission, build};
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// `--wait` outlasts any outage of the controller that an administrator would sleep through.
 const WAIT_PATIENCE: Duration = Duration::from_secs(7 * 86_400);
-/// Tasks of an array whose ends are told one by one.
+/// Most tasks of an array with a line of their own for their end.
 const MOST_ENDS: usize = 3;
 /// The longest that one question of `--wait` is held open by the controller.
 const WAIT_SECS: u32 = 30;
@@ -180,11 +180,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             &request,
             &mut notes,
             if json {
-                Told::Json
+                DryRunForm::Json
             } else if as_sbatch {
-                Told::AsSbatch
+                DryRunForm::AsSbatch
             } else {
-                Told::InFull
+                DryRunForm::InFull
             },
         );
     }
@@ -225,13 +225,13 @@ fn said(id: JobId, in_words: bool, as_sbatch: bool, cluster: Option<&str>) -> St
     }
 }
 
-fn has(given: &[Given], name: &str) -> bool {
+fn has(given: &[GivenOption], name: &str) -> bool {
     given.iter().any(|given| given.option.name == name)
 }
 
 /// What is to be run. Takes `--wrap` out of the options.
-fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
-    let wraps: Vec<Given> = given
+fn work(given: &mut Vec<GivenOption>, rest: PositionalWords) -> Result<Work, Failure> {
+    let wraps: Vec<GivenOption> = given
         .extract_if(.., |given| given.option.name == "wrap")
         .collect();
     let arguments: usize = rest.words.iter().map(|word| word.len() + 1).sum();
@@ -262,7 +262,7 @@ fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
 }
 
 /// Options in a script's head.
-fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure> {
+fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<GivenOption>, Failure> {
     // A command has no lines, and those of --wrap are the command's.
     if work.script.is_empty() || work.shown == "--wrap" {
         return Ok(Vec::new());
@@ -317,7 +317,7 @@ fn nodes_and_tasks(choices: &Choices) -> Option<(u32, u32)> {
         .filter(|(nodes, tasks)| tasks < nodes)
 }
 
-fn note_later<'g>(given: impl Iterator<Item = &'g Given>, notes: &mut Notes) {
+fn note_later<'g>(given: impl Iterator<Item = &'g GivenOption>, notes: &mut Notes) {
     for given in given.filter(|given| given.option.status == OptionStatus::Later) {
         notes.say(&format!(
             "{}--{} is not acted on yet; it is stored with the job",
@@ -379,23 +379,28 @@ fn client_key() -> Result<String, Failure> {
 
 /// How the answer of a dry run is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum DryRunForm {
     InFull,
     Json,
     /// The one line that programs read from `sbatch --test-only`, where a time and nodes are known.
     AsSbatch,
 }
 
-fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, told: Told) -> Outcome {
+fn dry_run(
+    client: &mut Client,
+    request: &SubmitRequest,
+    notes: &mut Notes,
+    told: DryRunForm,
+) -> Outcome {
     let answer: DryRun = client.post_repeatable("/v1/jobs/dry-run", request)?;
-    if told == Told::Json {
+    if told == DryRunForm::Json {
         write_json(serde_json::to_string(&answer))?;
         return Ok(0);
     }
     for note in &answer.notes {
         notes.say(note);
     }
-    if let Some(line) = test_only(&answer).filter(|_| told == Told::AsSbatch) {
+    if let Some(line) = test_only(&answer).filter(|_| told == DryRunForm::AsSbatch) {
         eprintln!("sbatch: {line}");
         return Ok(0);
     }

@@ -3,6 +3,7 @@
 
 use super::Pseudonyms;
 use gcli::Failure;
+use gcli::answer::list;
 use gmodel::config::{ClusterConfig, GpuSharing, NodeSelection, Partition};
 use gmodel::duration::sacct_time;
 use gmodel::hostlist;
@@ -14,11 +15,6 @@ use gwire::client::Client;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
-
-#[derive(Deserialize)]
-struct Nodes {
-    nodes: Vec<NodeRow>,
-}
 
 #[derive(Deserialize)]
 struct Config {
@@ -34,8 +30,8 @@ pub(super) fn toml(
     names: &mut Pseudonyms,
 ) -> Result<(String, Vec<String>), Failure> {
     let config: Config = client.get("/v1/config")?;
-    let nodes: Nodes = client.get("/v1/nodes")?;
-    Ok(text(&config.cluster, &nodes.nodes, names))
+    let nodes: Vec<NodeRow> = list(client, "/v1/nodes")?;
+    Ok(text(&config.cluster, &nodes, names))
 }
 
 fn text(

@@ -1,4 +1,4 @@
-//! Numbers in place of names: who reads a trace that was given away learns who is the same, and not who it is.
+//! Numbers in place of names, so that a trace can be given away: equal names stay equal, and no name is told.
 
 use std::collections::BTreeMap;
 

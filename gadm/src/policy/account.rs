@@ -178,7 +178,7 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// Each account below its parent, with its depth. One whose parent is not shown stands at the top.
+/// Each account below its parent, with its depth. An account without a listed parent is at the top.
 pub fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
     fn below<'a>(
         parent: Option<&str>,

@@ -1,4 +1,4 @@
-//! `gadm account`, `user`, `quota`, `qos`, `reservation`, `licence`, `policy`: what the site allows to whom.
+//! `gadm account`, `user`, `quota`, `qos`, `reservation`, `licence`, `policy`: the site's policy.
 //!
 //! Owns reading `key=value` words and printing records. What an edit means, and whether it may be made, is the controller's.
 
@@ -56,7 +56,7 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// Of which nobody is asked.
+    /// Without a question.
     pub fn of(names: Vec<String>) -> Self {
         Self { names, yes: true }
     }
@@ -92,7 +92,7 @@ fn remove_saying(
     how: BTreeMap<String, Value>,
 ) -> Outcome {
     for name in &removal.names {
-        // A record that is not there is said before anybody is asked.
+        // A missing record is an error before the question.
         let _: Value = client.get(&format!("/v1/{kind}/{}", escape(name)))?;
     }
     let names = removal.names.join(", ");

@@ -231,6 +231,11 @@ fn in_words(account: &AccountRow) -> String {
         };
         text.push_str(&format!("lends: at most {most} {what} at once\n"));
     }
+    text + &budgets_in_words(account)
+}
+
+fn budgets_in_words(account: &AccountRow) -> String {
+    let mut text = String::new();
     for budget in &account.budgets {
         let what = if budget.kind == "cap" {
             "nothing starts beyond"

@@ -136,7 +136,7 @@ pub struct ReservationRemoval {
 }
 
 impl ReservationRemoval {
-    /// Of which nobody is asked, and none that jobs are in or name.
+    /// Without a question, and refused for a reservation that jobs are in or name.
     pub fn of(names: Vec<String>) -> Self {
         Self {
             removal: Removal::of(names),
@@ -208,10 +208,10 @@ pub fn run(client: &mut Client, act: ReservationAct) -> Outcome {
     }
 }
 
-/// As scontrol names those of which no name is said: `ada_1`, with the first number that is not taken.
+/// The name that scontrol gives a reservation without one: `ada_1`, with the first free number.
 ///
 /// # Errors
-/// It is for nobody, or the controller does not answer.
+/// It has neither users nor accounts, or the controller does not answer.
 pub fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
     if whom.is_empty() {
         return Err(Failure::usage(

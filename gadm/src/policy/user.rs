@@ -1,11 +1,11 @@
-//! `gadm user`: who may use which account, and how much of it.
+//! `gadm user`: associations, the users of an account with their limits.
 
 use super::key_value::{self, Form, Key};
 use super::listing::limits_text;
 use super::{Listing, confirm, edit, print_json, records, rows};
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gwire::api::{AccountRow, Done, PolicyEdit};
+use gwire::api::{AccountRow, Done, PolicyEdit, UserRow};
 use gwire::client::{Client, escape};
 
 const KEYS: [Key; 19] = [
@@ -34,15 +34,15 @@ const KEYS: [Key; 19] = [
 #[derive(clap::Subcommand)]
 pub enum UserAct {
     /// Let a user use an account: gadm user add ada account=vision shares=2 default=yes
-    Add(Words),
+    Add(UserWords),
     /// Change a user in an account: gadm user set ada account=vision maxjobs=10
     #[command(visible_alias = "modify")]
-    Set(Words),
+    Set(UserWords),
     /// Take a user out of an account: gadm user del ada account=vision
     #[command(visible_alias = "delete")]
     Del {
         #[command(flatten)]
-        words: Words,
+        words: UserWords,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
@@ -62,7 +62,7 @@ pub enum UserAct {
 
 /// A user with an account and changes.
 #[derive(clap::Args)]
-pub struct Words {
+pub struct UserWords {
     /// The user's name
     user: String,
     /// account=NAME, and what to set; VALUE none takes a bound away
@@ -70,7 +70,7 @@ pub struct Words {
     words: Vec<String>,
 }
 
-impl Words {
+impl UserWords {
     pub fn of(user: String, words: Vec<String>) -> Self {
         Self { user, words }
     }
@@ -109,9 +109,9 @@ pub fn run(client: &mut Client, act: UserAct) -> Outcome {
     }
 }
 
-type Change = std::collections::BTreeMap<String, serde_json::Value>;
+type UserChange = std::collections::BTreeMap<String, serde_json::Value>;
 
-fn account_of(words: &Words) -> Result<(String, Change), Failure> {
+fn account_of(words: &UserWords) -> Result<(String, UserChange), Failure> {
     let mut change = key_value::read(&words.words, &KEYS, "users")?;
     match change
         .remove("account")
@@ -126,7 +126,7 @@ fn account_of(words: &Words) -> Result<(String, Change), Failure> {
     }
 }
 
-fn change(client: &mut Client, words: &Words, create: bool) -> Outcome {
+fn change(client: &mut Client, words: &UserWords, create: bool) -> Outcome {
     let (account, change) = account_of(words)?;
     if change.is_empty() && !create {
         return Err(Failure::usage(format_args!(
@@ -146,6 +146,13 @@ fn change(client: &mut Client, words: &Words, create: bool) -> Outcome {
     )
 }
 
+/// A user in an account; without an association a coordinator that may not charge it.
+struct AccountUser<'a> {
+    name: String,
+    account: &'a AccountRow,
+    association: Option<&'a UserRow>,
+}
+
 fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&str>) -> Outcome {
     let (answer, values) = records(client, "/v1/accounts", "accounts")?;
     let accounts: Vec<AccountRow> = rows(values)?;
@@ -159,29 +166,38 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
             .iter()
             .filter(|name| !row.users.contains_key(*name))
         {
-            entries.push((coordinator.clone(), row, None));
+            entries.push(AccountUser {
+                name: coordinator.clone(),
+                account: row,
+                association: None,
+            });
         }
-        entries.extend(
-            row.users
-                .iter()
-                .map(|(name, entry)| (name.clone(), row, Some(entry))),
-        );
+        entries.extend(row.users.iter().map(|(name, entry)| AccountUser {
+            name: name.clone(),
+            account: row,
+            association: Some(entry),
+        }));
     }
-    entries.retain(|(name, ..)| user.is_none_or(|user| name == user));
-    entries.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
+    entries.retain(|entry| user.is_none_or(|user| entry.name == user));
+    entries.sort_by(|a, b| (&a.name, &a.account.name).cmp(&(&b.name, &b.account.name)));
     if json {
-        let one = |(name, row, entry): &(String, &AccountRow, Option<&gwire::api::UserRow>)| {
+        let one = |entry: &AccountUser| {
             let mut value = entry
+                .association
                 .and_then(|entry| serde_json::to_value(entry).ok())
                 .unwrap_or_else(|| serde_json::json!({}));
-            value["user"] = name.as_str().into();
-            value["account"] = row.name.as_str().into();
-            value["coordinator"] = row.coordinators.contains(name).into();
+            value["user"] = entry.name.as_str().into();
+            value["account"] = entry.account.name.as_str().into();
+            value["coordinator"] = entry.account.coordinators.contains(&entry.name).into();
             value
         };
         let users: Vec<_> = entries.iter().map(one).collect();
         return print_json(&serde_json::json!({"schema": answer["schema"], "users": users}));
     }
+    print_table(&entries)
+}
+
+fn print_table(entries: &[AccountUser]) -> Outcome {
     let columns = vec![
         Column::whole("USER"),
         Column::whole("ACCOUNT"),
@@ -192,17 +208,18 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
     ];
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
     let yes = |flag: bool| if flag { "yes" } else { "" };
-    for (name, row, entry) in entries {
+    for entry in entries {
+        let association = entry.association;
         table.row(vec![
-            name.clone().into(),
-            row.name.clone().into(),
-            entry
+            entry.name.clone().into(),
+            entry.account.name.clone().into(),
+            association
                 .map(|entry| entry.shares.to_string())
                 .unwrap_or_default()
                 .into(),
-            yes(entry.is_some_and(|entry| entry.default)).into(),
-            yes(row.coordinators.contains(&name)).into(),
-            entry
+            yes(association.is_some_and(|entry| entry.default)).into(),
+            yes(entry.account.coordinators.contains(&entry.name)).into(),
+            association
                 .map(|entry| limits_text(&entry.limits))
                 .unwrap_or_default()
                 .into(),

@@ -1,5 +1,5 @@
 //! The daemons of a sandbox: start, find, kill. A process is known by pid and start time, so that a
-//! number given to somebody else is never killed.
+//! process which got the number later is never killed.
 
 use super::layout::{HOLLOW, Sandbox};
 use anyhow::{Context, bail};
@@ -20,7 +20,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What the pid file holds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Alive {
+struct DaemonProcess {
     pid: i32,
     /// Field 22 of /proc/PID/stat: ticks from boot to start.
     started: u64,
@@ -96,7 +96,7 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     let started = start_time(pid).context("the daemon ended at once")?;
     fs::write(
         home.join("pid"),
-        serde_json::to_vec(&Alive {
+        serde_json::to_vec(&DaemonProcess {
             pid,
             started,
             log_from,
@@ -144,7 +144,7 @@ fn log_tail(sandbox: &Sandbox, name: &str) -> String {
     let log = fs::read(home.join("log")).unwrap_or_default();
     let noted = fs::read(home.join("pid"))
         .ok()
-        .and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+        .and_then(|text| serde_json::from_slice::<DaemonProcess>(&text).ok());
     let from = noted.map_or(0, |noted| noted.log_from as usize);
     let text = String::from_utf8_lossy(log.get(from..).unwrap_or(&log));
     let lines: Vec<&str> = text.lines().collect();
@@ -192,7 +192,7 @@ fn wait_gone(pid: Pid) -> anyhow::Result<()> {
 /// The daemon's process, if it is the one we started.
 pub fn alive(sandbox: &Sandbox, name: &str) -> Option<Pid> {
     let text = fs::read_to_string(sandbox.home(name).join("pid")).ok()?;
-    let noted: Alive = serde_json::from_str(&text).ok()?;
+    let noted: DaemonProcess = serde_json::from_str(&text).ok()?;
     let same = is_running(noted.pid) && start_time(noted.pid) == Some(noted.started);
     same.then(|| Pid::from_raw(noted.pid))
 }

@@ -43,8 +43,8 @@ pub fn down(sandbox: &Sandbox, keep: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Supervisors that no cgroup holds (without root), and daemons whose number nobody noted: found by the
-/// sandbox's directory on their command lines, killed with all their descendants.
+/// Kills supervisors outside of a cgroup (without root) and daemons without a noted pid, with all their descendants. They are
+/// found by the sandbox's directory on their command lines.
 fn end_what_is_left(sandbox: &Sandbox) -> anyhow::Result<()> {
     let deadline = Instant::now() + LEFT_PATIENCE;
     loop {

@@ -149,7 +149,7 @@ pub fn tag_of(dir: &Path) -> String {
     format!("{:08x}", (hash ^ (hash >> 32)) as u32)
 }
 
-/// Makes a directory and its parents that everybody may pass through.
+/// Makes a directory and its parents, which all users may pass through.
 pub fn make_open_dir(path: &Path) -> anyhow::Result<()> {
     make_dir(path, 0o755)
 }

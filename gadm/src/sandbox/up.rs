@@ -423,15 +423,15 @@ fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Resul
 /// Minors of the simulated GPUs, from the state nvml-sim wrote.
 fn simulated_minors(dir: &Path) -> anyhow::Result<Vec<u32>> {
     #[derive(Deserialize)]
-    struct State {
-        gpus: Vec<Gpu>,
+    struct SimState {
+        gpus: Vec<SimGpu>,
     }
     #[derive(Deserialize)]
-    struct Gpu {
+    struct SimGpu {
         minor: u32,
     }
     let text = fs::read_to_string(dir.join("state.json"))?;
-    let state: State = serde_json::from_str(&text).context("state.json of nvml-sim")?;
+    let state: SimState = serde_json::from_str(&text).context("state.json of nvml-sim")?;
     Ok(state.gpus.into_iter().map(|gpu| gpu.minor).collect())
 }
 
@@ -487,11 +487,11 @@ fn join(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
 
 fn wait_for_nodes(sandbox: &Sandbox) -> anyhow::Result<()> {
     #[derive(Deserialize)]
-    struct Nodes {
+    struct NodeList {
         nodes: Vec<NodeRow>,
     }
     let listed = || -> anyhow::Result<Vec<NodeRow>> {
-        let nodes: Nodes = Client::new(sandbox.socket()).get("/v1/nodes")?;
+        let nodes: NodeList = Client::new(sandbox.socket()).get("/v1/nodes")?;
         Ok(nodes.nodes)
     };
     let idle = |node: &&NodeRow| node.state.starts_with("IDLE") && !node.state.contains('+');

@@ -1,7 +1,8 @@
 //! `gacct --live`, which a link named `sstat` is: what steps that run use by now, as their nodes say. Source: sstat(1).
 
-use super::{AccountingArgs, Listing, Named, Style, query};
-use crate::run_column::{self, Manner};
+use super::{AccountingArgs, JobsAndSteps, Listing, Style, query};
+use crate::run_column;
+use crate::run_format::RunFormat;
 use crate::run_line::RunLine;
 use crate::step_listing::covers;
 use gcli::answer::{list, print_json};
@@ -24,7 +25,7 @@ pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> 
         args.format.join(",")
     };
     let columns = run_column::read(&text).map_err(Failure::new)?;
-    let named = Named::of(&args.jobs.join(","));
+    let named = JobsAndSteps::of(&args.jobs.join(","));
     let of_runs = query(args, now)?;
     let query = JobQuery {
         job: named.all(),
@@ -50,7 +51,7 @@ pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> 
     let listing = Listing {
         columns,
         style: Style::of(args),
-        manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
+        manner: RunFormat::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
     };
     let mut lines = if args.noheader {
         String::new()
@@ -85,7 +86,7 @@ pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> 
     }
 }
 
-fn is_meant(step: &StepRow, named: &Named, first_only: bool, all: &[StepRow]) -> bool {
+fn is_meant(step: &StepRow, named: &JobsAndSteps, first_only: bool, all: &[StepRow]) -> bool {
     let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
     let of_job = named
         .jobs
@@ -121,7 +122,7 @@ mod tests {
         };
         let all = ["17.batch", "17.2", "17.10", "18.batch", "98_4.batch"].map(step);
         let shown = |list: &str, first_only| {
-            let named = Named::of(list);
+            let named = JobsAndSteps::of(list);
             let meant = all
                 .iter()
                 .filter(|step| is_meant(step, &named, first_only, &all));

@@ -273,25 +273,22 @@ pub(super) fn line_above<'a>(
 }
 
 /// The lines. An account without users is open to all, so also to each user that is asked for.
+fn is_chosen(account: &AccountRow, asked: &ListRequest) -> bool {
+    let parent = account.parent.as_deref().unwrap_or("root");
+    !account.closed
+        && (asked.parents.is_empty() || asked.parents.iter().any(|name| name == parent))
+        && (asked.accounts.is_empty() || asked.accounts.contains(&account.name))
+}
+
 fn chosen(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
     if asked.kind == Entity::Users && !asked.with_associations {
         return users(accounts, asked);
     }
-    let meant = |account: &AccountRow| {
-        let of_parent = asked.parents.is_empty()
-            || asked
-                .parents
-                .iter()
-                .any(|name| account.parent.as_deref().unwrap_or("root") == name);
-        !account.closed
-            && of_parent
-            && (asked.accounts.is_empty() || asked.accounts.contains(&account.name))
-    };
     let mut rows = Vec::new();
     // Depths are of the tree that is shown.
     let shown: Vec<AccountRow> = accounts
         .iter()
-        .filter(|account| meant(account))
+        .filter(|account| is_chosen(account, asked))
         .cloned()
         .collect();
     for (depth, account) in tree(&shown) {

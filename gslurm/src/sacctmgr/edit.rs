@@ -133,31 +133,7 @@ impl Edit<'_> {
         known: &PolicyRecords,
     ) -> Result<(), Failure> {
         must_set(change)?;
-        let of_parent = |name: &str| {
-            let parent = known
-                .accounts
-                .iter()
-                .find(|row| row.name == name)
-                .and_then(|row| row.parent.clone())
-                .unwrap_or_else(|| "root".to_owned());
-            change.parents.is_empty() || change.parents.contains(&parent)
-        };
-        let all = || {
-            known
-                .accounts
-                .iter()
-                .map(|row| row.name.clone())
-                .collect::<Vec<_>>()
-        };
-        let named = match (change.names.is_empty(), change.parents.is_empty()) {
-            (false, _) => change.names.clone(),
-            (true, false) => all(),
-            (true, true) => return Err(Failure::usage("which? modify account NAME set KEY=VALUE")),
-        };
-        let meant: Vec<String> = named
-            .into_iter()
-            .filter(|name| known.has(kind, name) && of_parent(name))
-            .collect();
+        let meant = known.chosen(kind, change)?;
         self.begin(
             meant.is_empty(),
             "Nothing modified",
@@ -314,7 +290,7 @@ impl Edit<'_> {
         )?;
         self.said.push(" Deleting user associations...".to_owned());
         for (user, account) in meant {
-            let words = user::Words::of(user.clone(), vec![format!("account={account}")]);
+            let words = user::UserWords::of(user.clone(), vec![format!("account={account}")]);
             policy::user::run(self.client, UserAct::Del { words, yes: true })?;
             self.said.push(format!("  A = {account:<10} U = {user}"));
         }
@@ -382,7 +358,7 @@ impl Edit<'_> {
 }
 
 /// What is set for a user in an account, in `gadm user`'s words.
-fn user_words(change: &Change, user: &str, account: &str) -> user::Words {
+fn user_words(change: &Change, user: &str, account: &str) -> user::UserWords {
     let as_default =
         (change.default_account.as_deref() == Some(account)).then(|| "default=yes".to_owned());
     let words = [format!("account={account}")]
@@ -390,7 +366,7 @@ fn user_words(change: &Change, user: &str, account: &str) -> user::Words {
         .chain(change.set.iter().cloned())
         .chain(as_default)
         .collect();
-    user::Words::of(user.to_owned(), words)
+    user::UserWords::of(user.to_owned(), words)
 }
 
 fn must_set(change: &Change) -> Result<(), Failure> {
@@ -481,6 +457,24 @@ impl PolicyRecords {
             "qos={}",
             names.into_iter().collect::<Vec<_>>().join(",")
         ))
+    }
+
+    /// Names of the records that `change` chooses, of those there are.
+    fn chosen(&self, kind: Entity, change: &Change) -> Result<Vec<String>, Failure> {
+        let of_parent = |name: &str| {
+            let row = self.accounts.iter().find(|row| row.name == name);
+            let parent = row.and_then(|row| row.parent.as_deref()).unwrap_or("root");
+            change.parents.is_empty() || change.parents.iter().any(|name| name == parent)
+        };
+        let named = match (change.names.is_empty(), change.parents.is_empty()) {
+            (false, _) => change.names.clone(),
+            (true, false) => self.accounts.iter().map(|row| row.name.clone()).collect(),
+            (true, true) => return Err(Failure::usage("which? modify account NAME set KEY=VALUE")),
+        };
+        Ok(named
+            .into_iter()
+            .filter(|name| self.has(kind, name) && of_parent(name))
+            .collect())
     }
 
     /// Accounts and users in them that a change is about, of those there are.

@@ -612,7 +612,7 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
         return job::run(client, JobAct::Update { words, time: None });
     };
     let (names, reason) = (
-        node::Nodes::of(vec![nodes.to_owned()]),
+        node::NodeNames::of(vec![nodes.to_owned()]),
         value("reason").unwrap_or_default().to_owned(),
     );
     let others = words
@@ -632,7 +632,7 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
         .as_str()
     {
         "DRAIN" | "DOWN" if reason.trim().is_empty() => Err(Failure::usage(
-            "a reason is needed, for all who will ask: Reason='fan broken'",
+            "a reason is needed, and users see it: Reason='fan broken'",
         )),
         "DRAIN" => node::run(
             client,

@@ -10,7 +10,7 @@ use gcli::failure::note;
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome};
-use gmodel::Timestamp;
+use gmodel::{Instant, Timestamp};
 use std::io::Write;
 
 const ELSEWHERE: &str =
@@ -122,6 +122,11 @@ pub(crate) fn print(
     }
     ruled_table::print(&mut out, &columns, &lines, table)?;
     out.flush()?;
+    say_unknown(known_from, asked.span)
+}
+
+/// Says where figures begin later than the report.
+fn say_unknown(known_from: Instant, Span { start, end }: Span) -> Outcome {
     let since = TimeFormat::from_env().print(known_from.0);
     if known_from.0 >= end {
         note(

@@ -314,6 +314,19 @@ fn is_meant(asked: &UsageRequest, account: &str, user: &str) -> bool {
 }
 
 /// Each account with all below it, then its users. Where users are chosen they alone are listed.
+/// The usage of an account and all below it, or of all; `above` has the accounts above each row.
+fn sum_below(rows: &[ReportRow], above: &[Vec<&str>], account: Option<&str>) -> Option<ReportRow> {
+    let of = rows
+        .iter()
+        .zip(above)
+        .filter(|(_, above)| account.is_none_or(|account| above.contains(&account)));
+    of.fold(None, |sum: Option<ReportRow>, (row, _)| {
+        let mut sum = sum.unwrap_or_default();
+        sum.add(row);
+        Some(sum)
+    })
+}
+
 fn accounts(
     asked: &UsageRequest,
     rows: &[ReportRow],
@@ -331,18 +344,7 @@ fn accounts(
     }
     let parents = AccountTree::of(&known);
     let above: Vec<Vec<&str>> = rows.iter().map(|row| parents.line(pair(row).0)).collect();
-    // Of an account and all below it; of everything without one.
-    let sum_of = |account: Option<&str>| {
-        let of = rows
-            .iter()
-            .zip(&above)
-            .filter(|(_, above)| account.is_none_or(|account| above.contains(&account)));
-        of.fold(None, |sum: Option<ReportRow>, (row, _)| {
-            let mut sum = sum.unwrap_or_default();
-            sum.add(row);
-            Some(sum)
-        })
-    };
+    let sum_of = |account: Option<&str>| sum_below(rows, &above, account);
     let indented = |name: &str, depth: usize| {
         format!(
             "{}{name}",
