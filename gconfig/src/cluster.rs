@@ -56,6 +56,16 @@ pub const KEYS: [&str; 43] = [
     "reservation",
 ];
 
+const LOST_NODE: [(&str, LostNodePolicy); 2] = [
+    ("requeue", LostNodePolicy::Requeue),
+    ("wait", LostNodePolicy::Wait),
+];
+const PRIVACY: [(&str, Privacy); 3] = [
+    ("open", Privacy::Open),
+    ("account", Privacy::Account),
+    ("own", Privacy::Own),
+];
+
 /// What the core decides by, without partitions and records. What is wrong or missing has its default, so that reading goes
 /// on. Dates in this file and those read after it are in its time zone.
 pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
@@ -75,15 +85,6 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
     let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
     let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
-    let lost_node = [
-        ("requeue", LostNodePolicy::Requeue),
-        ("wait", LostNodePolicy::Wait),
-    ];
-    let privacy = [
-        ("open", Privacy::Open),
-        ("account", Privacy::Account),
-        ("own", Privacy::Own),
-    ];
     ClusterConfig {
         name: name(section, "cluster", errors).unwrap_or(default.name),
         partitions: Vec::new(),
@@ -93,7 +94,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         fence_program: section.has("fence_program"),
         idle_program: section.has("idle_program"),
         lost_node: section
-            .word("lost_node", &lost_node, errors)
+            .word("lost_node", &LOST_NODE, errors)
             .unwrap_or_default(),
         prepare_timeout_secs,
         kill_grace_secs,
@@ -115,7 +116,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
             .unwrap_or(default.kill_invalid_depend),
         time_zone: errors.zone.clone().unwrap_or_default(),
         privacy: section
-            .word("privacy", &privacy, errors)
+            .word("privacy", &PRIVACY, errors)
             .unwrap_or_default(),
         scheduler: crate::scheduling::read(section, errors),
         mig: crate::mig::read(section, errors),

@@ -143,7 +143,7 @@ impl Partitions {
             return;
         };
         let section = Section::open(source, table, &KEYS, &format!("[partition.{name}]"), errors);
-        let mut partition = partition(name, &section, errors);
+        let mut partition = read_partition(name, &section, errors);
         records.current = None;
         partition.allow_qos =
             records.mentioned(source, &section, "allow_qos", RecordKind::Qos, errors);
@@ -199,7 +199,7 @@ pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mut Error
     }
 }
 
-fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
+fn read_partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
     let default = Partition::default();
     let holder = format!("partition.{name}");
     let max_time_secs = section.limit("max_time", errors).flatten();

@@ -175,7 +175,7 @@ impl<'s> Records<'s> {
         }
         for table in file.named_tables("reservation", errors) {
             self.begin(RecordKind::Reservation, source, &table, errors);
-            let reservation = self.reservation(source, &table, errors);
+            let reservation = self.read_reservation(source, &table, errors);
             self.policy
                 .reservations
                 .insert(table.name.to_owned(), reservation);
@@ -366,7 +366,7 @@ impl<'s> Records<'s> {
         }
     }
 
-    fn reservation(
+    fn read_reservation(
         &mut self,
         source: &'s Source,
         table: &NamedTable,

@@ -87,26 +87,8 @@ fn mentions(
         .iter()
         .filter(|mention| is_here(mention.kind))
     {
-        let names: Vec<&str> = match mention.kind {
-            RecordKind::Account => records
-                .policy
-                .accounts
-                .keys()
-                .chain(base.accounts.keys())
-                .map(|name| &**name)
-                .collect(),
-            RecordKind::Qos => records
-                .policy
-                .qos
-                .keys()
-                .chain(base.qos.keys())
-                .map(|name| &**name)
-                .collect(),
-            RecordKind::Partition => partitions
-                .iter()
-                .map(|partition| &*partition.name)
-                .collect(),
-            RecordKind::Reservation => continue,
+        let Some(names) = known_names(mention.kind, records, partitions, base) else {
+            continue;
         };
         let is_reserved = mention.kind == RecordKind::Account
             && mention
@@ -138,6 +120,28 @@ fn mentions(
             hint,
         );
     }
+}
+
+/// Names of a kind that may be mentioned; none of a kind that is never mentioned.
+fn known_names<'a>(
+    kind: RecordKind,
+    records: &'a Records,
+    partitions: &'a [Partition],
+    base: &'a Policy,
+) -> Option<Vec<&'a str>> {
+    let (accounts, qos) = (&records.policy.accounts, &records.policy.qos);
+    Some(match kind {
+        RecordKind::Account => {
+            let names = accounts.keys().chain(base.accounts.keys());
+            names.map(|name| &**name).collect()
+        }
+        RecordKind::Qos => {
+            let names = qos.keys().chain(base.qos.keys());
+            names.map(|name| &**name).collect()
+        }
+        RecordKind::Partition => partitions.iter().map(|one| &*one.name).collect(),
+        RecordKind::Reservation => return None,
+    })
 }
 
 fn circles(records: &Records, all: &Policy, errors: &mut Errors) {

@@ -28,35 +28,7 @@ pub fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topolo
         "topology.toml",
         errors,
     );
-    let mut switches = Vec::new();
-    let mut spans: Vec<Range<usize>> = Vec::new();
-    for NamedTable { name, span, table } in file.named_tables("switch", errors) {
-        check_name(source, "switch", name, &span, errors);
-        let section = Section::open(source, table, &KEYS, &format!("[switch.{name}]"), errors);
-        if !section.has("nodes") && !section.has("switches") {
-            errors.add(
-                source,
-                span,
-                format!("switch {name:?} has neither nodes nor switches"),
-                "name what hangs below it",
-            );
-            continue;
-        }
-        let nodes = section.hosts("nodes", errors);
-        let below = section.hosts("switches", errors);
-        spans.push(section.span(if below.is_some() { "switches" } else { "nodes" }));
-        let switches_below = below
-            .iter()
-            .flat_map(Hostlist::iter)
-            .map(str::to_owned)
-            .collect();
-        switches.push(Switch {
-            name: name.to_owned(),
-            nodes,
-            switches: switches_below,
-        });
-    }
-    check(source, &switches, &spans, errors);
+    let switches = switches(source, &file, errors);
     let racks = groups(
         source,
         &file,
@@ -93,6 +65,39 @@ pub fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topolo
         nvlink_domains,
         rails,
     }
+}
+
+fn switches(source: &Source, file: &Section, errors: &mut Errors) -> Vec<Switch> {
+    let mut switches = Vec::new();
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    for NamedTable { name, span, table } in file.named_tables("switch", errors) {
+        check_name(source, "switch", name, &span, errors);
+        let section = Section::open(source, table, &KEYS, &format!("[switch.{name}]"), errors);
+        if !section.has("nodes") && !section.has("switches") {
+            errors.add(
+                source,
+                span,
+                format!("switch {name:?} has neither nodes nor switches"),
+                "name what hangs below it",
+            );
+            continue;
+        }
+        let nodes = section.hosts("nodes", errors);
+        let below = section.hosts("switches", errors);
+        spans.push(section.span(if below.is_some() { "switches" } else { "nodes" }));
+        let switches_below = below
+            .iter()
+            .flat_map(Hostlist::iter)
+            .map(str::to_owned)
+            .collect();
+        switches.push(Switch {
+            name: name.to_owned(),
+            nodes,
+            switches: switches_below,
+        });
+    }
+    check(source, &switches, &spans, errors);
+    switches
 }
 
 /// `count = 8`: GPU k is on rail k; `of_gpu = [0, 0, 1, 1]` says it of each.

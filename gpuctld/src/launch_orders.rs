@@ -39,7 +39,7 @@ pub async fn build(
         };
         orders.push(match texts {
             Ok((script, environment, arguments)) => {
-                let order = order(state, node, run, &job.spec);
+                let order = order_without_texts(state, node, run, &job.spec);
                 let argv = arguments.unwrap_or_else(|| job.spec.launch.argv.clone());
                 Ok(LaunchOrder {
                     script,
@@ -65,7 +65,7 @@ pub fn failed(run: RunId, text: String) -> RunReport {
 }
 
 /// Everything but script, environment and arguments.
-fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
+fn order_without_texts(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
     let config = &state.config;
     let partition = config
         .partition(&spec.partition)
@@ -293,7 +293,7 @@ mod tests {
             None,
             Timestamp(0),
         );
-        let made = order(
+        let made = order_without_texts(
             &State::default(),
             NodeId(1),
             &run,

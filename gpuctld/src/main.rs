@@ -31,7 +31,7 @@ mod user_names;
 
 use clap::{Parser, Subcommand};
 use config::Config;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const CONFIG: &str = "/etc/gpupool/gpuctld.toml";
@@ -103,55 +103,53 @@ fn main() -> ExitCode {
             raise_open_files();
             daemon::run(path, config)
         }
-        Command::New { .. } => match store::Store::make(&config.state_dir, &config.cluster.name)
-            .map_err(anyhow::Error::from)
-            .and_then(|()| pki::Pki::open(&config.state_dir, &config.cluster.name))
-        {
-            Ok(_) => {
-                println!(
-                    "cluster {} is made in {}: start gpuctld",
-                    config.cluster.name,
-                    config.state_dir.display()
-                );
-                ExitCode::SUCCESS
-            }
-            Err(e) => {
-                eprintln!("gpuctld: {e:#}");
-                ExitCode::FAILURE
-            }
-        },
+        Command::New { .. } => report(make(&config)),
         Command::Check { config: path } => {
             let count = config.cluster.partitions.len();
-            println!(
-                "{}: {count} partition{}, no mistakes",
-                path.display(),
-                if count == 1 { "" } else { "s" }
-            );
+            let plural = if count == 1 { "" } else { "s" };
+            let path = path.display();
+            report(Ok(format!(
+                "{path}: {count} partition{plural}, no mistakes"
+            )))
+        }
+        Command::Restore { from, .. } => report(restore(&config, &from)),
+    }
+}
+
+fn report(done: anyhow::Result<String>) -> ExitCode {
+    match done {
+        Ok(text) => {
+            println!("{text}");
             ExitCode::SUCCESS
         }
-        Command::Restore { from, .. } => {
-            match store::restore(&config.state_dir, &from, &config.cluster.name) {
-                Ok(kept) => {
-                    println!(
-                        "{} is restored into {}",
-                        from.display(),
-                        config.state_dir.display()
-                    );
-                    if let Some(kept) = kept {
-                        println!("the former database is kept as {}", kept.display());
-                    }
-                    println!(
-                        "nodes will report their runs before they obey; runs that the backup does not know go on"
-                    );
-                    ExitCode::SUCCESS
-                }
-                Err(e) => {
-                    eprintln!("gpuctld: {:#}", anyhow::Error::from(e));
-                    ExitCode::FAILURE
-                }
-            }
+        Err(e) => {
+            eprintln!("gpuctld: {e:#}");
+            ExitCode::FAILURE
         }
     }
+}
+
+fn make(config: &Config) -> anyhow::Result<String> {
+    let (dir, name) = (&config.state_dir, &config.cluster.name);
+    store::Store::make(dir, name)?;
+    pki::Pki::open(dir, name)?;
+    Ok(format!(
+        "cluster {name} is made in {}: start gpuctld",
+        dir.display()
+    ))
+}
+
+fn restore(config: &Config, from: &Path) -> anyhow::Result<String> {
+    let dir = &config.state_dir;
+    let former = store::restore(dir, from, &config.cluster.name)?;
+    let former = former.map_or(String::new(), |kept| {
+        format!("the former database is kept as {}\n", kept.display())
+    });
+    Ok(format!(
+        "{} is restored into {}\n{former}nodes will report their runs before they obey; runs that the backup does not know go on",
+        from.display(),
+        dir.display()
+    ))
 }
 
 /// Each node and client is an open file; shells and service managers often give 1,024. Best effort.

@@ -202,7 +202,7 @@ impl NodeConnections {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let node = identity.node;
+        let (node, life) = (identity.node, hello.life.clone());
         let serial = self.inner.next_serial.fetch_add(1, Ordering::Relaxed);
         let (questions, mut asked) = mpsc::channel(QUESTIONS);
         let heard = Arc::new(Mutex::new(Instant::now()));
@@ -212,14 +212,13 @@ impl NodeConnections {
             node,
             OpenLink {
                 serial,
-                life: hello.life.clone(),
+                life: life.clone(),
                 from,
                 heard: heard.clone(),
                 replaced: replaced.clone(),
                 questions,
             },
         );
-        let life = hello.life.clone();
         tracing::info!(node = identity.name, %from, release = hello.release.chars().take(40).collect::<String>(), runs = hello.runs.len(), "connected");
         let open = OpenQuestions::default();
         let end = match self.take_hello(frames, sink, identity, hello).await {
@@ -232,10 +231,9 @@ impl NodeConnections {
                     identity,
                     sink,
                 );
-                let writing = writer.run(&mark, &mut asked, &open);
                 let Err(end) = tokio::select! {
                     end = reading => end,
-                    end = writing => end,
+                    end = writer.run(&mark, &mut asked, &open) => end,
                     () = replaced.notified() => Err(LinkEnd::Replaced),
                 };
                 end

@@ -145,7 +145,7 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl JobDocument {
-    pub fn of(job: &Job) -> Self {
+    pub fn from_job(job: &Job) -> Self {
         let Job {
             id,
             spec,

@@ -78,24 +78,7 @@ fn arrays_since(since: i64) -> String {
 const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
 pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadError> {
-    let (incarnation, seq, next_job, next_node, adoption): (u64, u64, u64, u32, Option<Vec<u8>>) =
-        db.query_row(
-            "SELECT incarnation, seq, next_job, next_node, adoption FROM meta",
-            [],
-            |row| {
-                Ok((
-                    row.get(0)?,
-                    row.get(1)?,
-                    row.get(2)?,
-                    row.get(3)?,
-                    row.get(4)?,
-                ))
-            },
-        )?;
-    let adoption = adoption.map(|doc| serde_json::from_slice(&doc)).transpose();
-    let adoption = adoption.map_err(|e| {
-        LoadError::Record(format!("the stored adoption window cannot be read ({e})"))
-    })?;
+    let rows = load_meta(db)?;
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = RequestCache {
         by_id: HashMap::new(),
@@ -132,15 +115,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
     for (account, user, entry) in each(db, "SELECT doc, account, user FROM usage", usage_row)? {
         usage.insert(&account, &user, entry);
     }
-    let seq = Seq(seq);
-    let (automatic_drains, automatic_gpus) =
-        (load_automatic_drains(db)?, load_automatic_quarantines(db)?);
     let rows = Rows {
-        incarnation,
-        seq,
-        next_job,
-        next_node,
-        adoption,
         jobs,
         arrays,
         runs,
@@ -148,13 +123,32 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         tokens,
         policy,
         usage,
-        automatic_drains,
-        automatic_gpus,
+        automatic_drains: load_automatic_drains(db)?,
+        automatic_gpus: load_automatic_quarantines(db)?,
+        ..rows
     };
     Ok(LoadedState {
         state: State::from_rows(rows),
         specs: requests.ids,
     })
+}
+
+/// The counters, and the adoption window.
+fn load_meta(db: &Connection) -> Result<Rows, LoadError> {
+    let sql = "SELECT incarnation, seq, next_job, next_node, adoption FROM meta";
+    db.query_row(sql, [], |row| {
+        let adoption: Option<Vec<u8>> = row.get(4)?;
+        let adoption = adoption.map(|doc| serde_json::from_slice(&doc)).transpose();
+        let rows = Rows {
+            incarnation: row.get(0)?,
+            seq: Seq(row.get(1)?),
+            next_job: row.get(2)?,
+            next_node: row.get(3)?,
+            ..Rows::default()
+        };
+        Ok(adoption.map(|adoption| Rows { adoption, ..rows }))
+    })?
+    .map_err(|e| LoadError::Record(format!("the stored adoption window cannot be read ({e})")))
 }
 
 /// Jobs that ended since then are back in memory: those within `min_job_age` of the last event, and of very many the newest, as

@@ -76,18 +76,15 @@ impl Writer {
         }
         let mut touched = TouchedRows::default();
         // Unstored events have no number, so the stored ones are the last ones of the state's count.
-        let stored = batch
-            .events
-            .iter()
-            .filter(|event| event.is_stored())
-            .count() as u64;
+        let stored = batch.events.iter().filter(|event| event.is_stored());
+        let stored = stored.count() as u64;
         let mut seq = state
             .seq
             .0
             .checked_sub(stored)
             .expect("the state counts every stored event");
         for event in &batch.events {
-            touched.add(state, event);
+            touched.add_event(state, event);
             if event.is_stored() {
                 seq += 1;
                 write_event(&self.db, seq, event, batch.now)?;
@@ -134,7 +131,7 @@ impl Writer {
     fn write_job(&mut self, job: &Job, now: Timestamp) -> Result<()> {
         let spec_id = self.write_spec(&job.spec)?;
         let over = job.state.is_final();
-        let doc = serde_json::to_vec(&JobDocument::of(job))?;
+        let doc = serde_json::to_vec(&JobDocument::from_job(job))?;
         let spec = &*job.spec;
         self
         .db
@@ -286,7 +283,7 @@ struct RunChange {
 }
 
 impl TouchedRows {
-    fn add(&mut self, state: &State, event: &Event) {
+    fn add_event(&mut self, state: &State, event: &Event) {
         let rows = event.touched();
         self.jobs.extend(rows.job);
         self.arrays.extend(rows.array);

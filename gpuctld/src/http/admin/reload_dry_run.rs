@@ -9,10 +9,10 @@ use crate::http::app::restart_note;
 use crate::http::error::ApiError;
 use crate::http::permission::Caller;
 use crate::http::policy::check::{beyond_the_pool, unheard_of};
-use crate::http::policy::text::changes;
+use crate::http::policy::text::{changes, record_changes};
 use axum::Json;
 use axum::extract::State as Shared;
-use gcore::ctl::{Input, State, handle, policy_faults, snapshot, unknown_accounts};
+use gcore::ctl::{Input, Run, State, handle, policy_faults, snapshot, unknown_accounts};
 use gmodel::config::ClusterConfig;
 use gmodel::{JobId, JobSpec, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
@@ -51,7 +51,7 @@ pub(crate) async fn reload_dry_run(
 }
 
 fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<String>, ApiError> {
-    let mut notes = settings(&state.config, &config);
+    let mut notes = changed_settings(&state.config, &config);
     let new_in_files = changes(&state.config.policy, &config.policy);
     let before = PolicyOutcome::of(state.clone(), now);
     let mut copy = state.clone();
@@ -96,29 +96,14 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
 }
 
 /// Partitions, and settings by their names in TOML.
-fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
-    let mut notes = Vec::new();
+fn changed_settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
     let named = |config: &ClusterConfig| -> BTreeMap<String, _> {
-        config
-            .partitions
-            .iter()
-            .map(|partition| (partition.name.clone(), partition.clone()))
+        let partitions = config.partitions.iter();
+        partitions
+            .map(|one| (one.name.clone(), one.clone()))
             .collect()
     };
-    let (before, after) = (named(old), named(new));
-    for (name, partition) in &after {
-        match before.get(name) {
-            None => notes.push(format!("partition {name} is added")),
-            Some(other) if other != partition => notes.push(format!("partition {name} is changed")),
-            Some(_) => {}
-        }
-    }
-    notes.extend(
-        before
-            .keys()
-            .filter(|name| !after.contains_key(*name))
-            .map(|name| format!("partition {name} is removed")),
-    );
+    let mut notes = record_changes("partition", &named(old), &named(new));
     let (was, is) = (&old.scheduler, &new.scheduler);
     let keys = [
         (
@@ -333,6 +318,28 @@ impl PolicyOutcome {
         planned.or_else(|| self.state.runs.get(run)?.class)
     }
 
+    fn run_changes(&self, after: &Self, run: &Run, of_job: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        let (was, is) = (self.class(run.id), after.class(run.id));
+        if was != is && run.outcome.is_none() {
+            let word = match is {
+                Some(RunClass::Guaranteed) => "becomes guaranteed",
+                Some(RunClass::Borrowed) => "becomes borrowed",
+                _ => "has no class any more",
+            };
+            lines.push(format!("{of_job} {word}"));
+        }
+        let ended = |plan: &Plan| {
+            let mut preempts = plan.preempts.iter();
+            let of_run = preempts.find(|preempt| preempt.run == run.id);
+            of_run.map(|preempt| preempt.why.clone())
+        };
+        if let (None, Some(why)) = (ended(&self.plan), ended(&after.plan)) {
+            lines.push(format!("{of_job} would be preempted: {why}"));
+        }
+        lines
+    }
+
     fn differences(&self, after: &Self, state: &State) -> Vec<String> {
         let mut lines = Vec::new();
         for job in state
@@ -369,34 +376,9 @@ impl PolicyOutcome {
             }
         }
         for run in state.runs.values() {
-            let Some(job) = state.jobs.get(run.id.job) else {
-                continue;
-            };
-            let (was, is) = (self.class(run.id), after.class(run.id));
-            if was != is && run.outcome.is_none() {
-                let word = match is {
-                    Some(RunClass::Guaranteed) => "becomes guaranteed",
-                    Some(RunClass::Borrowed) => "becomes borrowed",
-                    _ => "has no class any more",
-                };
-                lines.push(format!(
-                    "job {} of {} {word}",
-                    job.shown_id(),
-                    job.spec.user.name
-                ));
-            }
-            let ended = |plan: &Plan| {
-                plan.preempts
-                    .iter()
-                    .find(|preempt| preempt.run == run.id)
-                    .map(|preempt| preempt.why.clone())
-            };
-            if let (None, Some(why)) = (ended(&self.plan), ended(&after.plan)) {
-                lines.push(format!(
-                    "job {} of {} would be preempted: {why}",
-                    job.shown_id(),
-                    job.spec.user.name
-                ));
+            if let Some(job) = state.jobs.get(run.id.job) {
+                let of_job = format!("job {} of {}", job.shown_id(), job.spec.user.name);
+                lines.extend(self.run_changes(after, run, &of_job));
             }
         }
         lines

@@ -356,6 +356,16 @@ fn plausible(
     }
 }
 
+/// How intervals of the rows' partitions turned out.
+fn interval_records(rows: &[Row], outlook: &Outlook) -> Vec<IntervalRecord> {
+    let partitions: BTreeSet<&str> = rows
+        .iter()
+        .map(|row| row.spec().partition.as_str())
+        .collect();
+    let records = partitions.into_iter().map(|name| outlook.record(name));
+    records.filter(|record| record.intervals > 0).collect()
+}
+
 type StartTable = (Vec<StartRow>, Vec<IntervalRecord>);
 
 fn start_rows(
@@ -413,15 +423,7 @@ fn start_rows(
                 .map(RefusingLimit::text),
         }
     };
-    let partitions: BTreeSet<&str> = rows
-        .iter()
-        .map(|row| row.spec().partition.as_str())
-        .collect();
-    let records = partitions
-        .into_iter()
-        .map(|name| outlook.record(name))
-        .filter(|record| record.intervals > 0)
-        .collect();
+    let records = interval_records(&rows, outlook);
     (rows.iter().map(told).collect(), records)
 }
 

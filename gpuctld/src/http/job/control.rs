@@ -109,7 +109,7 @@ pub(crate) async fn update(
         )));
     }
     confine(&site, &caller, &targets).await?;
-    let change = change(&request)?;
+    let change = job_change(&request)?;
     for target in targets {
         site.core
             .command(
@@ -243,7 +243,7 @@ const CHANGES: [&str; 19] = [
 ];
 
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
-fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
+fn job_change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
     if request.change.is_empty() {
         return Err(ApiError::invalid(format!(
             "nothing to change. Keys: {}",

@@ -171,7 +171,7 @@ fn events(history: &[HistoryLine], spec: &JobSpec, node_name: NodeName) -> Vec<L
             at: gmodel::Instant(line.at),
             // What another release wrote is told by its name.
             text: known
-                .and_then(|event| teller.sentence(&event))
+                .and_then(|event| teller.event_sentence(&event))
                 .unwrap_or_else(|| line.kind.replace('_', " ")),
             event,
         })
@@ -208,7 +208,7 @@ struct LogWriter<'a> {
 
 impl LogWriter<'_> {
     /// None for what never befalls a job. Every event is named here: a new one must get its sentence.
-    fn sentence(&self, event: &Event) -> Option<String> {
+    fn event_sentence(&self, event: &Event) -> Option<String> {
         let node = |id: &NodeId| (self.node_name)(*id);
         Some(match event {
             Event::JobSubmitted { spec, .. } => self.submitted(spec),
@@ -240,7 +240,7 @@ impl LogWriter<'_> {
                 } else {
                     format!(" by {by}")
                 };
-                format!("{}{by}", changed(change))
+                format!("{}{by}", change_sentence(change))
             }
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
             Event::JobRequeued { by, .. } => {
@@ -531,7 +531,7 @@ fn held(mark: &HoldMark) -> String {
     with(format!("held by {}", mark.owner), &mark.reason)
 }
 
-fn changed(change: &JobChange) -> String {
+fn change_sentence(change: &JobChange) -> String {
     let JobChange {
         limit_secs,
         nice,

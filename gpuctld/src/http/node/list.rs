@@ -19,7 +19,7 @@ use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, HoldMark, Link, NodeStateView, Role};
 use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, JobId, RunId, Timestamp};
+use gmodel::{Instant, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{
     CertificateRow, ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA,
 };
@@ -404,7 +404,22 @@ pub(crate) async fn act(
             "there is no node {name:?}.{guess}"
         )));
     };
-    let command = match act.as_str() {
+    let command = node_command(&act, node, request)?;
+    site.core.command(caller.actor, command).await?;
+    let notes = match act.as_str() {
+        "revoke" => vec![format!(
+            "{name} has to join again: gadm token node --name {name}. Its jobs go on if it does within node_timeout_secs"
+        )],
+        _ => Vec::new(),
+    };
+    Ok(Json(Done {
+        schema: SCHEMA,
+        notes,
+    }))
+}
+
+fn node_command(act: &str, node: NodeId, request: NodeRequest) -> Result<Command, ApiError> {
+    Ok(match act {
         "drain" => match request.deadline {
             Some(Instant(deadline)) => Command::NodeDrainBy {
                 node,
@@ -434,16 +449,5 @@ pub(crate) async fn act(
         },
         "revoke" => Command::NodeRevoke { node },
         _ => Command::NodeRemove { node },
-    };
-    site.core.command(caller.actor, command).await?;
-    let notes = match act.as_str() {
-        "revoke" => vec![format!(
-            "{name} has to join again: gadm token node --name {name}. Its jobs go on if it does within node_timeout_secs"
-        )],
-        _ => Vec::new(),
-    };
-    Ok(Json(Done {
-        schema: SCHEMA,
-        notes,
-    }))
+    })
 }

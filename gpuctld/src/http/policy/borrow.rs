@@ -20,11 +20,8 @@ pub(crate) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     }
     let row = one_row(state, &JobName::Job(id))?;
     let spec = row.spec();
-    let outside = state
-        .policy
-        .qos
-        .get(&spec.qos)
-        .is_some_and(|qos| qos.outside_quota);
+    let qos = state.policy.qos.get(&spec.qos);
+    let outside = qos.is_some_and(|qos| qos.outside_quota);
     let line = state.policy.lineage(&spec.account);
     // Where nothing is granted the core has said so.
     let is_granted = line

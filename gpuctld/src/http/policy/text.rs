@@ -134,22 +134,28 @@ fn leave_to_files(
 
 /// What becomes of each record, a line each.
 pub(crate) fn changes(old: &Policy, new: &Policy) -> Vec<String> {
-    fn of<T: PartialEq>(
-        word: &str,
-        old: &BTreeMap<String, T>,
-        new: &BTreeMap<String, T>,
-    ) -> Vec<String> {
-        let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-        let line = |name: &&String| match (old.get(*name), new.get(*name)) {
-            (None, Some(_)) => Some(format!("{word} {name} is added")),
-            (Some(_), None) => Some(format!("{word} {name} is removed")),
-            (Some(one), Some(other)) if one != other => Some(format!("{word} {name} is changed")),
-            _ => None,
-        };
-        names.iter().filter_map(line).collect()
-    }
-    let mut all = of("account", &old.accounts, &new.accounts);
-    all.extend(of("qos", &old.qos, &new.qos));
-    all.extend(of("reservation", &old.reservations, &new.reservations));
+    let mut all = record_changes("account", &old.accounts, &new.accounts);
+    all.extend(record_changes("qos", &old.qos, &new.qos));
+    all.extend(record_changes(
+        "reservation",
+        &old.reservations,
+        &new.reservations,
+    ));
     all
+}
+
+/// What becomes of each record of a kind, a line each.
+pub(crate) fn record_changes<T: PartialEq>(
+    word: &str,
+    old: &BTreeMap<String, T>,
+    new: &BTreeMap<String, T>,
+) -> Vec<String> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let line = |name: &&String| match (old.get(*name), new.get(*name)) {
+        (None, Some(_)) => Some(format!("{word} {name} is added")),
+        (Some(_), None) => Some(format!("{word} {name} is removed")),
+        (Some(one), Some(other)) if one != other => Some(format!("{word} {name} is changed")),
+        _ => None,
+    };
+    names.iter().filter_map(line).collect()
 }

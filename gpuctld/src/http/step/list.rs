@@ -24,7 +24,7 @@ use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{
-    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
+    Done, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
     StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
 };
 use serde::Serialize;
@@ -44,11 +44,8 @@ pub(crate) async fn start(
 ) -> Result<Json<StepReply>, ApiError> {
     let Json(request) = body?;
     check(&request)?;
-    check_address(
-        &site,
-        &request.connect,
-        from.map(|Extension(ForwarderAddress(address))| address),
-    )?;
+    let from = from.map(|Extension(ForwarderAddress(address))| address);
+    check_address(&site, &request.connect, from)?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!(
             "{id} names several tasks; a step runs in one job"
@@ -179,18 +176,7 @@ pub(crate) async fn list(
     mut pairs: QueryPairs,
 ) -> Result<Json<StepList>, ApiError> {
     let live = pairs.take_flag("live")?;
-    let query = job_query(pairs)?;
-    let running = [JobState::Running, JobState::Suspended]
-        .map(JobState::long)
-        .join(",");
-    let filter = JobFilter::new(&JobQuery {
-        state: if query.state.is_empty() {
-            running
-        } else {
-            query.state.clone()
-        },
-        ..query
-    })?;
+    let filter = running_filter(pairs)?;
     let state = site.core.view().await;
     let now = crate::core_thread::now();
     let view = View::new(&state, now);
@@ -204,10 +190,8 @@ pub(crate) async fn list(
     let ids = jobs.iter().map(|(row, _)| JobId(row.id())).collect();
     let stored = site.core.reader().steps(ids).await?;
     let nodes = |run: &Run| {
-        (
-            run.id,
-            run.allocation.iter().map(|share| share.node).collect(),
-        )
+        let nodes = run.allocation.iter().map(|share| share.node);
+        (run.id, nodes.collect())
     };
     let asked: Vec<_> = jobs
         .iter()
@@ -246,6 +230,16 @@ pub(crate) async fn list(
     }))
 }
 
+/// As the query says; without a state, of running and suspended jobs.
+fn running_filter(pairs: QueryPairs) -> Result<JobFilter, ApiError> {
+    let mut query = job_query(pairs)?;
+    if query.state.is_empty() {
+        let running = [JobState::Running, JobState::Suspended];
+        query.state = running.map(JobState::long).join(",");
+    }
+    JobFilter::new(&query)
+}
+
 /// The run that steps are of.
 pub(crate) struct StepSource<'a> {
     pub(crate) job: u64,
@@ -274,32 +268,8 @@ impl StepSource<'_> {
             return Vec::new();
         };
         let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
-        let row = |id: String,
-                   name: &str,
-                   on: &[String],
-                   started: Timestamp,
-                   ended: Option<Timestamp>| StepRow {
-            job: self.job,
-            shown_id: format!("{}.{id}", self.shown_id),
-            name: name.to_owned(),
-            user: self.user.to_owned(),
-            account: self.account.to_owned(),
-            partition: self.partition.to_owned(),
-            qos: self.qos.to_owned(),
-            nodes: on.len() as u32,
-            nodelist: hostlist::compress(on),
-            start_time: Some(Instant(started)),
-            end_time: ended.map(Instant),
-            elapsed_secs: ended.unwrap_or(now).since_secs(started).max(0),
-            ..StepRow::default()
-        };
-        let batch = row(
-            "batch".to_owned(),
-            "batch",
-            &nodes[..nodes.len().min(1)],
-            began,
-            self.ended,
-        );
+        let first = &nodes[..nodes.len().min(1)];
+        let batch = self.row("batch", "batch", first, began, self.ended, now);
         let of_run: Vec<&StoredStep> = stored
             .iter()
             .filter(|step| step.attempt == self.attempt)
@@ -322,34 +292,11 @@ impl StepSource<'_> {
             ..batch
         }];
         for step in of_run {
-            let places: Vec<usize> = match (step.nodes, step.places.is_empty()) {
-                (0, _) => (0..nodes.len()).collect(),
-                (first, true) => (0..first as usize).collect(),
-                (_, false) => step.places.iter().map(|place| *place as usize).collect(),
-            };
-            let on: Vec<String> = places
-                .into_iter()
-                .filter_map(|place| nodes.get(place).cloned())
-                .collect();
+            let on = step_nodes(step, &nodes);
             let used = used(step);
-            let (ended, state, exit_code) = match (step.ended, self.ended) {
-                (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => {
-                    (Some(end.at), JobState::OutOfMemory, end.exit)
-                }
-                (Some(end), _) if end.exit.is_success() => {
-                    (Some(end.at), JobState::Completed, end.exit)
-                }
-                (Some(end), _) => (Some(end.at), JobState::Failed, end.exit),
-                (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
-                (None, None) => (None, self.state, ExitCode::SUCCESS),
-            };
-            let row = row(
-                step.number.to_string(),
-                &step.name,
-                &on,
-                step.started,
-                ended,
-            );
+            let (ended, state, exit_code) = self.end_of(step, used.as_ref());
+            let id = step.number.to_string();
+            let row = self.row(&id, &step.name, &on, step.started, ended, now);
             rows.push(StepRow {
                 state,
                 exit_code,
@@ -362,6 +309,61 @@ impl StepSource<'_> {
         }
         rows
     }
+
+    fn row(
+        &self,
+        id: &str,
+        name: &str,
+        on: &[String],
+        started: Timestamp,
+        ended: Option<Timestamp>,
+        now: Timestamp,
+    ) -> StepRow {
+        StepRow {
+            job: self.job,
+            shown_id: format!("{}.{id}", self.shown_id),
+            name: name.to_owned(),
+            user: self.user.to_owned(),
+            account: self.account.to_owned(),
+            partition: self.partition.to_owned(),
+            qos: self.qos.to_owned(),
+            nodes: on.len() as u32,
+            nodelist: hostlist::compress(on),
+            start_time: Some(Instant(started)),
+            end_time: ended.map(Instant),
+            elapsed_secs: ended.unwrap_or(now).since_secs(started).max(0),
+            ..StepRow::default()
+        }
+    }
+
+    fn end_of(
+        &self,
+        step: &StoredStep,
+        used: Option<&Usage>,
+    ) -> (Option<Timestamp>, JobState, ExitCode) {
+        match (step.ended, self.ended) {
+            (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => {
+                (Some(end.at), JobState::OutOfMemory, end.exit)
+            }
+            (Some(end), _) if end.exit.is_success() => {
+                (Some(end.at), JobState::Completed, end.exit)
+            }
+            (Some(end), _) => (Some(end.at), JobState::Failed, end.exit),
+            (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
+            (None, None) => (None, self.state, ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// The nodes of a step among those of its run.
+fn step_nodes(step: &StoredStep, nodes: &[String]) -> Vec<String> {
+    let places: Vec<usize> = match (step.nodes, step.places.is_empty()) {
+        (0, _) => return nodes.to_vec(),
+        (first, true) => (0..first as usize).collect(),
+        (_, false) => step.places.iter().map(|place| *place as usize).collect(),
+    };
+    let names = places.into_iter().map(|place| nodes.get(place).cloned());
+    names.flatten().collect()
 }
 
 fn cpu_secs(used: &Usage) -> f64 {

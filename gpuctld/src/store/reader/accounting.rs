@@ -172,8 +172,7 @@ impl RunFilter {
             conditions: String::new(),
             values: Vec::new(),
         };
-        let by_id = !query.job.is_empty();
-        if by_id {
+        if !query.job.is_empty() {
             filter.jobs(&query.job)?;
         }
         let states = states(&query.state)?;
@@ -182,10 +181,9 @@ impl RunFilter {
         filter.partitions(&query.partition)?;
         filter.any("j.qos", &query.qos)?;
         filter.any("j.name", &query.name)?;
-        let state = if query.attempts {
-            "coalesce(r.state, j.state)"
-        } else {
-            "j.state"
+        let state = match query.attempts {
+            true => "coalesce(r.state, j.state)",
+            false => "j.state",
         };
         let between = query
             .from
@@ -210,11 +208,9 @@ impl RunFilter {
                 .conditions
                 .push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
         }
-        let waiting_too = states.contains(&JobState::Pending.long());
-        let live = if waiting_too {
-            "j.live = 1"
-        } else {
-            "j.live = 1 AND j.attempt > 0"
+        let live = match states.contains(&JobState::Pending.long()) {
+            true => "j.live = 1",
+            false => "j.live = 1 AND j.attempt > 0",
         };
         let begun = match (without_waiting, query.attempts) {
             (false, _) => String::new(),
@@ -224,10 +220,9 @@ impl RunFilter {
             }
         };
         // By id the primary key serves both. What is over never waits.
-        filter.halves = if by_id {
-            vec![format!("1{begun}")]
-        } else {
-            vec![format!("{live}{begun}"), over]
+        filter.halves = match query.job.is_empty() {
+            true => vec![format!("{live}{begun}"), over],
+            false => vec![format!("1{begun}")],
         };
         Ok(filter)
     }
