@@ -610,7 +610,7 @@ fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyh
         let busy = scope.spawn(|| -> anyhow::Result<()> {
             let mut client = pool.client()?;
             while !over.load(Relaxed) {
-                let made: gwire::api::Submitted = client.post("/v1/jobs", job)?;
+                let made: gwire::api::SubmitReply = client.post("/v1/jobs", job)?;
                 let asked = gwire::api::CancelRequest {
                     jobs: vec![made.id.to_string()],
                     ..Default::default()

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use gmodel::JobSpec;
-use gwire::api::{SubmitRequest, Submitted};
+use gwire::api::{SubmitReply, SubmitRequest};
 use gwire::client::Client;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ impl Pool {
                     scope.spawn(move || -> anyhow::Result<()> {
                         let mut client = self.client()?;
                         for n in 0..each {
-                            let _: Submitted =
+                            let _: SubmitReply =
                                 client.post("/v1/jobs", &job(first + n * clients + worker))?;
                         }
                         Ok(())

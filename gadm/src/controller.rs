@@ -5,7 +5,7 @@ use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
-use gwire::api::{BackupRequest, Done};
+use gwire::api::{BackupRequest, ChangeReply};
 use gwire::client::Client;
 use serde_json::Value;
 use std::io::Write;
@@ -52,7 +52,7 @@ pub struct RestoreArgs {
 }
 
 /// Notes of a change that was made.
-pub fn say_notes(done: &Done) {
+pub fn say_notes(done: &ChangeReply) {
     for note in &done.notes {
         let _ = gcli::failure::note("gadm", printable(note));
     }
@@ -60,7 +60,8 @@ pub fn say_notes(done: &Done) {
 
 pub fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
     if args.dry_run {
-        let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
+        let done: ChangeReply =
+            client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
         let (mut out, times) = (stdout()?, TimeFormat::from_env());
         if args.json {
             writeln!(

@@ -6,7 +6,7 @@ use gcli::{Failure, Outcome};
 use gmodel::Instant;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::suggest::did_you_mean;
-use gwire::api::{Done, EachResult, JobRow, TargetsRequest, UpdateRequest};
+use gwire::api::{ChangeReply, EachResult, JobRow, TargetsRequest, UpdateRequest};
 use gwire::client::{Client, escape};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -214,7 +214,7 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
             change,
         };
         match client
-            .post_repeatable::<_, Done>("/v1/jobs/update", &request)
+            .post_repeatable::<_, ChangeReply>("/v1/jobs/update", &request)
             .map_err(Failure::from)
         {
             Ok(done) => crate::controller::say_notes(&done),

@@ -3,7 +3,7 @@
 use gcli::{Failure, Outcome, local_time};
 use gmodel::Instant;
 use gmodel::hostlist::Hostlist;
-use gwire::api::{Done, NodeRequest};
+use gwire::api::{ChangeReply, NodeRequest};
 use gwire::client::{Client, escape};
 
 /// What to do to nodes.
@@ -96,8 +96,10 @@ pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
     };
     let mut worst = 0;
     for name in names.iter() {
-        let answer = client
-            .post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);
+        let answer = client.post_repeatable::<_, ChangeReply>(
+            &format!("/v1/nodes/{}/{word}", escape(name)),
+            &request,
+        );
         match answer.map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {

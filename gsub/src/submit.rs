@@ -19,7 +19,7 @@ use gmodel::byte_text;
 use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use gmodel::{JobId, JobState};
-use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitRequest, Submitted};
+use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitReply, SubmitRequest};
 use gwire::client::Client;
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -188,7 +188,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             },
         );
     }
-    let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
+    let submitted: SubmitReply = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
         notes.say(note);
     }

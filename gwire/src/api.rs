@@ -6,7 +6,7 @@
 //!
 //! | endpoint | body -> answer |
 //! |---|---|
-//! | `POST /v1/jobs` | [`SubmitRequest`] -> [`Submitted`] |
+//! | `POST /v1/jobs` | [`SubmitRequest`] -> [`SubmitReply`] |
 //! | `POST /v1/jobs/dry-run` | [`SubmitRequest`] -> [`DryRun`] |
 //! | `GET /v1/jobs?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[JobRow...]}`, only the columns asked for |
 //! | `GET /v1/jobs/{id}` | -> `{"schema":1,"jobs":[JobRow]}`, all columns, finished jobs too; `{id}` is `17` or `98_5` |
@@ -15,14 +15,14 @@
 //! | `GET /v1/jobs/{id}/wait?timeout_secs=30` | -> as `GET /v1/jobs/{id}`, once it is over or the time is up |
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/hold`, `release`, `requeue`, `suspend`, `resume` | [`TargetsRequest`] -> [`EachResult`] |
-//! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`Done`] |
+//! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`ChangeReply`] |
 //! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
-//! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`Done`] |
+//! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/cluster` | -> [`ClusterInfo`] |
 //! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
-//! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
+//! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
 //! | `GET /v1/utilization?from=..&to=..` | -> `{"schema":1,"known_from":"..","rows":[UtilizationRow...]}`, `cpu` and `gres/gpu` |
@@ -33,18 +33,18 @@
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
 //! | `GET /v1/policy-events` | -> `{"changes": [`[`PolicyEventRow`]`]}` |
 //! | `GET /v1/diag`, `/v1/check`, `/v1/config` | -> [`serde_json::Value`] |
-//! | `POST /v1/reload`, `POST /v1/backup` | [`BackupRequest`] -> [`Done`] |
-//! | `POST /v1/reload/dry-run` | -> [`Done`]; what the changed files would do to which jobs |
+//! | `POST /v1/reload`, `POST /v1/backup` | [`BackupRequest`] -> [`ChangeReply`] |
+//! | `POST /v1/reload/dry-run` | -> [`ChangeReply`]; what the changed files would do to which jobs |
 //! | `GET /v1/accounts`, `/v1/accounts/{name}` | -> `{"schema":1,"accounts":[AccountRow...]}` |
-//! | `POST /v1/accounts/{name}`, `/v1/accounts/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
-//! | `POST /v1/accounts/{name}/users/{user}`, `.../remove` | [`PolicyEdit`] with keys of [`UserRow`] -> [`Done`] |
+//! | `POST /v1/accounts/{name}`, `/v1/accounts/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
+//! | `POST /v1/accounts/{name}/users/{user}`, `.../remove` | [`PolicyEdit`] with keys of [`UserRow`] -> [`ChangeReply`] |
 //! | `GET /v1/qos`, `/v1/qos/{name}` | -> `{"schema":1,"qos":[QosRow...]}` |
-//! | `POST /v1/qos/{name}`, `/v1/qos/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
+//! | `POST /v1/qos/{name}`, `/v1/qos/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
 //! | `GET /v1/reservations`, `/v1/reservations/{name}` | -> `{"schema":1,"reservations":[ReservationRow...]}` |
-//! | `POST /v1/reservations/{name}`, `/v1/reservations/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
+//! | `POST /v1/reservations/{name}`, `/v1/reservations/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
 //! | `GET /v1/licences` | -> `{"schema":1,"licences":[LicenceRow...]}` |
 //! | `GET /v1/policy` | -> [`PolicyText`], what `gadm` made; `?all=true` with what is in files |
-//! | `POST /v1/policy` | [`PolicyText`] -> [`Done`]; replaces what `gadm` made |
+//! | `POST /v1/policy` | [`PolicyText`] -> [`ChangeReply`]; replaces what `gadm` made |
 //! | `GET /v1/jobs/{id}/why` | -> `{"schema":1,"jobs":[WhyRow...]}` |
 //! | `GET /v1/starts?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[StartRow...]}`, the waiting jobs in their order |
 //! | `GET /v1/priorities?QUERY` | [`JobQuery`] -> `{"schema":1,"weights":PriorityWeightsRow,"jobs":[PriorityRow...]}`, the waiting jobs in their order |
@@ -110,7 +110,7 @@ pub struct SubmitRequest {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Submitted {
+pub struct SubmitReply {
     pub schema: u32,
     pub id: JobId,
     #[serde(default)]
@@ -449,7 +449,7 @@ pub struct NodeRequest {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Done {
+pub struct ChangeReply {
     pub schema: u32,
     #[serde(default)]
     pub notes: Vec<String>,

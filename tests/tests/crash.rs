@@ -4,7 +4,7 @@
 
 use gmodel::JobState::{Cancelled, Completed, Failed, Pending, Running};
 use gpupool_tests::pool::{Pool, is_alive, kill_process};
-use gwire::api::{EachResult, Submitted, TargetsRequest};
+use gwire::api::{EachResult, SubmitReply, TargetsRequest};
 use gwire::client::Client;
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ fn five_hundred_acknowledged_jobs_survive_a_kill_and_running_ones_go_on() {
                     }
                     let mut request = pool.request("true", None);
                     request.spec.hold = n % 4 != 0;
-                    let answer: Submitted = client.post("/v1/jobs", &request).unwrap();
+                    let answer: SubmitReply = client.post("/v1/jobs", &request).unwrap();
                     ids.lock().unwrap().push((answer.id.0, request.spec.hold));
                 }
             });
@@ -249,7 +249,7 @@ fn submit_until(
             }
             _ => request.spec.hold = true,
         }
-        let answer: Submitted = client.post_repeatable("/v1/jobs", &request).unwrap();
+        let answer: SubmitReply = client.post_repeatable("/v1/jobs", &request).unwrap();
         acknowledged
             .lock()
             .unwrap()
@@ -468,7 +468,7 @@ fn kill_in_order(order: [&str; 3]) {
     };
     let mut submit = |body: &str, code: u64| {
         let mut client = pool.client();
-        let answer: Submitted = client
+        let answer: SubmitReply = client
             .post("/v1/jobs", &{
                 let mut request = pool.request(&script(body, code), None);
                 request.spec.request.gpus = Some("1".parse().unwrap());
@@ -575,7 +575,7 @@ fn short_jobs_run_once_each_while_their_node_daemon_is_killed_again_and_again() 
     request.spec.request.gpus = Some("1".parse().unwrap());
     let first = pool
         .client()
-        .post::<_, Submitted>("/v1/jobs", &request)
+        .post::<_, SubmitReply>("/v1/jobs", &request)
         .unwrap()
         .id
         .0;
@@ -627,7 +627,7 @@ fn everything_is_killed_at_random_moments_and_every_job_still_ends_as_it_should(
             );
             let mut request = pool.request(&body, None);
             request.spec.request.gpus = Some("1".parse().unwrap());
-            let answer: Submitted = pool.client().post("/v1/jobs", &request).unwrap();
+            let answer: SubmitReply = pool.client().post("/v1/jobs", &request).unwrap();
             codes.insert(answer.id.0, code);
         }
         if dice.roll(3) == 0 {

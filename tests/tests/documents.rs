@@ -200,7 +200,7 @@ fn every_key_of_the_json_is_in_its_man_page() {
         "ReportRow",
         "UtilizationRow",
         "DryRun",
-        "Submitted",
+        "SubmitReply",
         "ErrorBody",
         "AccountRow",
         "BudgetRow",

@@ -2,7 +2,7 @@
 
 use gmodel::JobState::Completed;
 use gpupool_tests::pool::Pool;
-use gwire::api::Submitted;
+use gwire::api::SubmitReply;
 use nix::sys::signal::Signal;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ fn a_submission_whose_answer_was_lost_makes_one_job_when_asked_again() {
     stream.write_all(&body).unwrap();
     pool.wait_until("the first asking has made a job", || pool.jobs().len() == 1);
     drop(stream);
-    let again: Submitted = pool.client().post("/v1/jobs", &request).unwrap();
+    let again: SubmitReply = pool.client().post("/v1/jobs", &request).unwrap();
     assert!(again.repeated);
     assert_eq!(pool.jobs().len(), 1);
     assert_eq!(pool.jobs()[0].id, again.id.0);
@@ -30,9 +30,9 @@ fn a_submission_whose_answer_was_lost_makes_one_job_when_asked_again() {
     pool.wait_state(again.id.0, Completed);
     pool.kill("gpuctld");
     pool.start("gpuctld");
-    let third: Submitted = pool.client().post("/v1/jobs", &request).unwrap();
+    let third: SubmitReply = pool.client().post("/v1/jobs", &request).unwrap();
     assert_eq!((third.id, third.repeated), (again.id, true));
-    let other: Submitted = pool
+    let other: SubmitReply = pool
         .client()
         .post("/v1/jobs", &pool.request("true", Some("k-2".into())))
         .unwrap();

@@ -3,7 +3,7 @@
 use super::{Listing, confirm, print_json, records, rows};
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gwire::api::{Done, LicenceRow, PolicyText};
+use gwire::api::{ChangeReply, LicenceRow, PolicyText};
 use gwire::client::Client;
 use std::io::{Read, Write};
 
@@ -71,7 +71,7 @@ fn import(client: &mut Client, file: &str, dry_run: bool, yes: bool) -> Outcome 
         toml: toml.clone(),
         dry_run,
     };
-    let planned: Done = client.post_repeatable("/v1/policy", &request(true))?;
+    let planned: ChangeReply = client.post_repeatable("/v1/policy", &request(true))?;
     if dry_run {
         let mut out = stdout()?;
         for note in &planned.notes {
@@ -91,7 +91,7 @@ fn import(client: &mut Client, file: &str, dry_run: bool, yes: bool) -> Outcome 
             &format!("the file lacks {}: remove it?", removed.join(", ")),
         )?;
     }
-    let done: Done = client.post_repeatable("/v1/policy", &request(false))?;
+    let done: ChangeReply = client.post_repeatable("/v1/policy", &request(false))?;
     crate::controller::say_notes(&done);
     Ok(0)
 }

@@ -12,7 +12,7 @@ pub mod reservation;
 pub mod user;
 
 use gcli::{Failure, Outcome};
-use gwire::api::{Done, PolicyEdit};
+use gwire::api::{ChangeReply, PolicyEdit};
 use gwire::client::{Client, escape};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub struct Listing {
 }
 
 fn edit(client: &mut Client, path: &str, create: bool, change: BTreeMap<String, Value>) -> Outcome {
-    let done: Done = match create {
+    let done: ChangeReply = match create {
         // Sent twice the second would find the first one's record.
         true => client.post(path, &PolicyEdit { create, change })?,
         false => client.post_repeatable(path, &PolicyEdit { create, change })?,
@@ -101,7 +101,7 @@ fn remove_saying(
         &format!("remove {what} {names} with all that is set for it?"),
     )?;
     for name in &removal.names {
-        let done: Done = client.post(
+        let done: ChangeReply = client.post(
             &format!("/v1/{kind}/{}/remove", escape(name)),
             &PolicyEdit {
                 create: false,

@@ -5,7 +5,7 @@ use super::listing::limits_text;
 use super::{Listing, confirm, edit, print_json, records, rows};
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gwire::api::{AccountRow, Done, PolicyEdit, UserRow};
+use gwire::api::{AccountRow, ChangeReply, PolicyEdit, UserRow};
 use gwire::client::{Client, escape};
 
 const KEYS: [Key; 19] = [
@@ -97,7 +97,7 @@ pub fn run(client: &mut Client, act: UserAct) -> Outcome {
                 escape(&account),
                 escape(&words.user)
             );
-            let done: Done = client.post(&path, &PolicyEdit::default())?;
+            let done: ChangeReply = client.post(&path, &PolicyEdit::default())?;
             crate::controller::say_notes(&done);
             Ok(0)
         }

@@ -1,5 +1,5 @@
-//! The checkpoint thread: brings the write-ahead log home while the core thread goes on, notes how far the database has come, adds
-//! older runs to the sums of use, and has removed what is past its time.
+//! The checkpoint thread: checkpoints the write-ahead log while the core thread goes on. It also writes the high-water mark, adds
+//! older runs to the sums of use, and prunes records past their retention.
 //!
 //! Channels: owns the receiving end of `stop`; asks the core thread by `CoreHandle` to finish a checkpoint.
 

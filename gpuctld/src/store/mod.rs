@@ -47,8 +47,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database in `state_dir`, migrating it, and reads the live rows, and of the jobs that are over those that a
-    /// controller with this `min_job_age` would still have in memory.
+    /// Opens and migrates the database in `state_dir`, and reads the live rows. Ended jobs are read as far as a
+    /// controller with this `min_job_age` would still have them in memory.
     ///
     /// # Errors
     /// There is none, another controller has it, it is from a newer release, it is damaged or older than what was last served

@@ -12,7 +12,7 @@ use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use gwire::api::{BackupRequest, Done, SCHEMA};
+use gwire::api::{BackupRequest, ChangeReply, SCHEMA};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -97,10 +97,10 @@ pub(crate) async fn config(
 pub(crate) async fn reload_request(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     caller.must_administer("reload")?;
     let notes = site.app.reload(&site.core).await?;
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes,
     }))
@@ -110,7 +110,7 @@ pub(crate) async fn backup(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
     body: Result<Json<BackupRequest>, JsonRejection>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     let Json(request) = body?;
     caller.must_administer("backup")?;
     let path = PathBuf::from(&request.path);
@@ -138,7 +138,7 @@ pub(crate) async fn backup(
             with_sources(&error)
         ))
     })?;
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes: vec![format!("written to {}", path.display())],
     }))

@@ -16,7 +16,7 @@ use gcore::ctl::{Input, Run, State, handle, policy_faults, snapshot, unknown_acc
 use gmodel::config::ClusterConfig;
 use gmodel::{JobId, JobSpec, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
-use gwire::api::{Done, SCHEMA};
+use gwire::api::{ChangeReply, SCHEMA};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const MAX_NAMED: usize = 50;
 pub(crate) async fn reload_dry_run(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     caller.must_administer("reload")?;
     let new = site.app.read_config().await?;
     let old = site.app.config();
@@ -44,7 +44,7 @@ pub(crate) async fn reload_dry_run(
     if notes.is_empty() {
         notes.push("nothing would change".to_owned());
     }
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes,
     }))

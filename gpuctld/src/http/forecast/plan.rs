@@ -1,7 +1,7 @@
 //! Forecasts of starts, one plan for all questions that arrive while another plan is made: a long queue costs seconds of one processor.
 //!
-//! A question joins the next plan with its jobs. The plan is made of the state as it is when its turn comes, so never of an older
-//! one than the question, and it is dropped with the last question.
+//! A question joins the next plan with its jobs. The plan is made of the state at that moment, so never of an older one
+//! than the question. It is dropped with the last question.
 
 use crate::core_thread::{CoreHandle, now};
 use crate::http::error::ApiError;

@@ -17,7 +17,7 @@ use gmodel::request_change;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
 use gmodel::{JobId, licence};
-use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
+use gwire::api::{ChangeReply, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
 use serde_json::Value;
 
 /// Tasks that one request may change one by one; those before one that is refused are changed.
@@ -96,7 +96,7 @@ pub(crate) async fn update(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
     body: JsonBody<UpdateRequest>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     let Json(request) = body?;
     let targets: Vec<Target> = targets_of(&[job_name(request.job.trim())?])?
         .iter()
@@ -121,7 +121,7 @@ pub(crate) async fn update(
             )
             .await?;
     }
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes: Vec::new(),
     }))

@@ -15,7 +15,7 @@ use axum::http::header::CONTENT_TYPE;
 use gcore::ctl::Reply;
 use gmodel::JobSpec;
 use gwire::api::{
-    MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitRequest, Submitted,
+    MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitReply, SubmitRequest,
 };
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -31,7 +31,7 @@ pub(crate) async fn submit(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
     body: Result<SubmitBody, JsonRejection>,
-) -> Result<Json<Submitted>, ApiError> {
+) -> Result<Json<SubmitReply>, ApiError> {
     let SubmitBody(request) = body?;
     let config = site.app.config();
     caller.may_submit(&request.spec.partition, &config.cluster)?;
@@ -54,7 +54,7 @@ pub(crate) async fn submit(
                     .store(state.policy.has_quotas(), Relaxed);
                 notes.extend(crate::http::policy::borrow::borrow_note(&state, id));
             }
-            Ok(Json(Submitted {
+            Ok(Json(SubmitReply {
                 schema: SCHEMA,
                 id,
                 notes,

@@ -21,7 +21,8 @@ use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{
-    CertificateRow, ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA,
+    CertificateRow, ChangeReply, ClusterInfo, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow,
+    SCHEMA,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -387,7 +388,7 @@ pub(crate) async fn act(
     Shared(site): Shared<ApiContext>,
     Path((name, act)): Path<(String, String)>,
     body: Result<Json<NodeRequest>, JsonRejection>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     if !ACTS.contains(&act.as_str()) {
         let guess = did_you_mean(&act, ACTS);
         return Err(ApiError::not_found(format!(
@@ -412,7 +413,7 @@ pub(crate) async fn act(
         )],
         _ => Vec::new(),
     };
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes,
     }))

@@ -16,7 +16,7 @@ use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{PolicyChange, State};
 use gmodel::policy::Account;
-use gwire::api::{AccountRow, Done, SCHEMA, UserRow};
+use gwire::api::{AccountRow, ChangeReply, SCHEMA, UserRow};
 use serde_json::{Value, json};
 
 pub(crate) async fn accounts(
@@ -242,7 +242,7 @@ pub(crate) async fn remove_user(
         "{user} was the last user of account {name}: none but its coordinators may use it now. gadm account set {name} users_only=no opens it to everybody"
     );
     Ok(if last {
-        Json(Done {
+        Json(ChangeReply {
             schema: SCHEMA,
             notes: vec![note],
         })

@@ -11,11 +11,11 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, PolicyChange, State};
 use gmodel::policy::{Account, Policy, ROOT_ACCOUNT};
-use gwire::api::{Done, PolicyEdit, SCHEMA};
+use gwire::api::{ChangeReply, PolicyEdit, SCHEMA};
 use std::collections::BTreeMap;
 
 pub(crate) type EditBody = Result<Json<PolicyEdit>, JsonRejection>;
-pub(crate) type EditAnswer = Result<Json<Done>, ApiError>;
+pub(crate) type EditAnswer = Result<Json<ChangeReply>, ApiError>;
 
 /// The names of a record that cannot be used.
 fn check_name(what: &str, name: &str) -> Result<(), ApiError> {
@@ -138,7 +138,7 @@ pub(crate) async fn send_noting(
         .command(caller.actor, Command::Policy { change })
         .await?;
     site.app.policy_changed();
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes,
     }))

@@ -14,7 +14,7 @@ use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, PolicyChange, imported_policy};
 use gmodel::policy::Policy;
-use gwire::api::{Done, PolicyText, SCHEMA};
+use gwire::api::{ChangeReply, PolicyText, SCHEMA};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) async fn export(
@@ -89,7 +89,7 @@ pub(crate) async fn import(
             .await?;
         site.app.policy_changed();
     }
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes,
     }))

@@ -24,7 +24,7 @@ use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{
-    Done, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
+    ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
     StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
 };
 use serde::Serialize;
@@ -138,7 +138,7 @@ pub(crate) async fn end(
     Shared(site): Shared<ApiContext>,
     Path((id, step)): Path<(String, u32)>,
     body: Result<Json<StepEndRequest>, JsonRejection>,
-) -> Result<Json<Done>, ApiError> {
+) -> Result<Json<ChangeReply>, ApiError> {
     let Json(request) = body?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!(
@@ -157,7 +157,7 @@ pub(crate) async fn end(
             },
         )
         .await?;
-    Ok(Json(Done {
+    Ok(Json(ChangeReply {
         schema: SCHEMA,
         notes: Vec::new(),
     }))
