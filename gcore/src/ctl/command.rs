@@ -66,7 +66,7 @@ pub struct Actor {
     pub gid: u32,
     /// May administer: root on the controller's own socket, or a configured operator.
     pub operator: bool,
-    /// The node whose daemon passed the command on.
+    /// The node with the daemon that passed the command on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<NodeId>,
 }

@@ -104,14 +104,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             node,
             reason,
             deadline,
-        } => {
-            node::drain::drain(tx, actor, node, &reason)?;
-            tx.emit(Event::NodeDrainDue {
-                node,
-                due: deadline,
-            });
-            Ok(Reply::Done)
-        }
+        } => node::drain::drain_by(tx, actor, node, &reason, deadline),
         Command::NodeResume { node } => node::drain::resume(tx, actor, node),
         Command::NodeDown {
             node,

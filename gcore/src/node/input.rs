@@ -14,7 +14,7 @@ pub enum NodeInput {
         fence: Fence,
         runs: Vec<(RunId, SpooledRun)>,
     },
-    /// The controller's target. `orders`: runs whose launch order is at hand.
+    /// The controller's target. `orders`: runs with a launch order at hand.
     DesiredReceived {
         desired: DesiredState,
         orders: BTreeSet<RunId>,

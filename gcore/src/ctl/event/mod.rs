@@ -294,7 +294,7 @@ pub enum Event {
         hold: Option<StepHold>,
         at: Timestamp,
     },
-    /// A step is over. A step whose grun was killed has no such event and ends with its run.
+    /// A step is over. Without this event (its grun was killed) it ends with its run.
     StepEnded {
         run: RunId,
         step: u32,

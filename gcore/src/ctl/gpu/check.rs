@@ -263,7 +263,7 @@ fn program_for(
 }
 
 /// Another GPU of the NVLink island that is idle as long: each in turn, so that several links show a bad end.
-/// After a slow link, no GPU whose own link was slow.
+/// After a slow link, no GPU with a slow link of its own.
 fn peer_for(
     state: &State,
     terms: &Diagnostics,

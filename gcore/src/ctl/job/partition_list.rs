@@ -60,13 +60,11 @@ pub(crate) fn complete(
     if takers.is_empty() {
         return Err(of_all(&list, refusals));
     }
-    let left_out = |(name, refusal): &(&str, Refusal)| {
-        format!(
-            "the job does not wait in partition {name}: {}",
-            refusal.text
-        )
-    };
-    notes.extend(refusals.iter().map(left_out));
+    let left_out = refusals.iter().map(|(name, refusal)| {
+        let text = &refusal.text;
+        format!("the job does not wait in partition {name}: {text}")
+    });
+    notes.extend(left_out);
     let limit_secs = limits
         .into_iter()
         .min_by_key(|secs| secs.unwrap_or(u32::MAX))

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// A request as JSON, bytes.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;
-/// Fields of a request whose own fields are measured.
+/// Fields of a request that are measured field by field.
 const WITHIN: [&str; 2] = ["launch", "request"];
 
 /// Names in a list of nodes beyond the nodes that exist. As text a range costs nothing; in memory each name

@@ -27,71 +27,88 @@ pub(crate) fn handle(
         hold && *found == TargetRecord::Over && is_one_task(target)
     })?;
     Ok(each(tx, targets, |tx, target| {
-        let found =
-            find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
-        let (jobs, cancelled) = match &found {
-            TargetRecord::Job(id) => (vec![*id], None),
-            TargetRecord::Array(id) => (
-                own_tasks(tx.state, *id),
-                tx.state
-                    .arrays
-                    .get(*id)
-                    .map(|array| (*id, array.cancelled.clone())),
-            ),
-            TargetRecord::Untouched { .. } => (Vec::new(), None),
-            TargetRecord::Over => (Vec::new(), position_of(tx, actor, target)?),
-        };
-        let steps: Vec<(JobId, RequeueStep)> = jobs
-            .iter()
-            .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
-            .collect();
-        let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
-        if steps.is_empty() && cancelled.is_none() {
-            let text = format!(
-                "job {} waits in the queue, so there is nothing to take back.",
-                shown(target)
-            );
-            return Err(Refusal::conflict(text).about(RefusalKind::JobPending));
-        }
-        may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
-        let waits = steps
-            .iter()
-            .map(|(id, step)| waits_again(tx, *id, *step))
-            .collect::<Result<Vec<_>, Refusal>>()?;
-        let array_waits = cancelled
-            .as_ref()
-            .map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
-        for ((id, step), waits) in steps.into_iter().zip(waits) {
-            take_back(tx, actor, id, step, waits, hold);
-        }
-        if let Some((array, positions)) = cancelled {
-            tx.emit(Event::TasksRequeued {
-                array,
-                positions: positions.clone(),
-                by: actor.user.clone(),
-                at: tx.now,
-            });
-            wait_for(tx, EntryId::Array(array), array_waits);
-            match found {
-                _ if !hold => {}
-                TargetRecord::Array(_) => hold_array(tx, actor, array),
-                _ if !is_one_task(target) => hold_returned(tx, actor, array, &positions),
-                // A dependency that can never be met may cancel the task again.
-                _ => positions.iter().for_each(|position| {
-                    if tx
-                        .state
-                        .arrays
-                        .get(array)
-                        .is_some_and(|array| array.pending.contains(position))
-                    {
-                        let task = split(tx, array, position);
-                        hold_job(tx, actor, task);
-                    }
-                }),
-            }
-        }
-        Ok(())
+        requeue(tx, actor, target, hold)
     }))
+}
+
+fn requeue(tx: &mut Tx, actor: &Actor, target: &Target, hold: bool) -> Result<(), Refusal> {
+    let found =
+        find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
+    let (jobs, cancelled) = match &found {
+        TargetRecord::Job(id) => (vec![*id], None),
+        TargetRecord::Array(id) => (
+            own_tasks(tx.state, *id),
+            tx.state
+                .arrays
+                .get(*id)
+                .map(|array| (*id, array.cancelled.clone())),
+        ),
+        TargetRecord::Untouched { .. } => (Vec::new(), None),
+        TargetRecord::Over => (Vec::new(), position_of(tx, actor, target)?),
+    };
+    let steps: Vec<(JobId, RequeueStep)> = jobs
+        .iter()
+        .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
+        .collect();
+    let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
+    if steps.is_empty() && cancelled.is_none() {
+        let text = format!(
+            "job {} waits in the queue, so there is nothing to take back.",
+            shown(target)
+        );
+        return Err(Refusal::conflict(text).about(RefusalKind::JobPending));
+    }
+    may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
+    let waits = steps
+        .iter()
+        .map(|(id, step)| waits_again(tx, *id, *step))
+        .collect::<Result<Vec<_>, Refusal>>()?;
+    let array_waits = cancelled
+        .as_ref()
+        .map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
+    for ((id, step), waits) in steps.into_iter().zip(waits) {
+        take_back(tx, actor, id, step, waits, hold);
+    }
+    if let Some((array, positions)) = cancelled {
+        tx.emit(Event::TasksRequeued {
+            array,
+            positions: positions.clone(),
+            by: actor.user.clone(),
+            at: tx.now,
+        });
+        wait_for(tx, EntryId::Array(array), array_waits);
+        if hold {
+            hold_requeued(tx, actor, target, &found, array, &positions);
+        }
+    }
+    Ok(())
+}
+
+/// Holds the tasks without records that were requeued.
+fn hold_requeued(
+    tx: &mut Tx,
+    actor: &Actor,
+    target: &Target,
+    found: &TargetRecord,
+    array: JobId,
+    positions: &RangeSet,
+) {
+    match found {
+        TargetRecord::Array(_) => hold_array(tx, actor, array),
+        _ if !is_one_task(target) => hold_returned(tx, actor, array, positions),
+        // A dependency that can never be met may cancel the task again.
+        _ => positions.iter().for_each(|position| {
+            if tx
+                .state
+                .arrays
+                .get(array)
+                .is_some_and(|array| array.pending.contains(position))
+            {
+                let task = split(tx, array, position);
+                hold_job(tx, actor, task);
+            }
+        }),
+    }
 }
 
 /// How a job returns to the queue.

@@ -456,22 +456,29 @@ fn admitted_in(
 
 type NewWaits = Vec<(EntryId, Option<Box<OpenDependency>>)>;
 
-/// The new open conditions of each record; none if the change has no dependency.
-fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewWaits, Refusal> {
-    let Some(new) = &change.dependency else {
-        return Ok(Vec::new());
-    };
-    let state = &*tx.state;
-    let mut records: Vec<(EntryId, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
+/// A record with a new dependency.
+struct Dependant {
+    id: EntryId,
+    spec: Arc<JobSpec>,
+    task: Option<TaskOf>,
+}
+
+/// The pending records of what was found.
+fn dependants(state: &State, found: &TargetRecord) -> Vec<Dependant> {
+    let mut all = Vec::new();
     let own = |id: JobId| {
         let job = state
             .jobs
             .get(id)
             .filter(|job| job.state == JobState::Pending)?;
-        Some((EntryId::Job(id), id, job.spec.clone(), job.task))
+        Some(Dependant {
+            id: EntryId::Job(id),
+            spec: job.spec.clone(),
+            task: job.task,
+        })
     };
     match *found {
-        TargetRecord::Job(id) => records.extend(own(id)),
+        TargetRecord::Job(id) => all.extend(own(id)),
         TargetRecord::Untouched {
             array,
             ref positions,
@@ -487,18 +494,36 @@ fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewW
                     position,
                     index,
                 };
-                records.push((EntryId::Job(id), id, array.spec.clone(), Some(task)));
+                all.push(Dependant {
+                    id: EntryId::Job(id),
+                    spec: array.spec.clone(),
+                    task: Some(task),
+                });
             }
         }
         TargetRecord::Array(id) => {
             let array = state.arrays.get(id).expect("found");
-            records.push((EntryId::Array(id), id, array.spec.clone(), None));
-            records.extend(own_tasks(state, id).into_iter().filter_map(own));
+            all.push(Dependant {
+                id: EntryId::Array(id),
+                spec: array.spec.clone(),
+                task: None,
+            });
+            all.extend(own_tasks(state, id).into_iter().filter_map(own));
         }
         TargetRecord::Over => {}
     }
+    all
+}
+
+/// The new open conditions of each record; none if the change has no dependency.
+fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewWaits, Refusal> {
+    let Some(new) = &change.dependency else {
+        return Ok(Vec::new());
+    };
+    let state = &*tx.state;
+    let records = dependants(state, found);
     let mut all = Vec::with_capacity(records.len());
-    for (who, id, spec, task) in records {
+    for Dependant { id, spec, task } in records {
         let waits = match new {
             None => None,
             Some(dependency) => resolve(
@@ -507,7 +532,7 @@ fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewW
                 tx.now,
                 dependency,
                 DependentJob {
-                    id,
+                    id: id.id(),
                     spec: &spec,
                     task,
                 },
@@ -517,14 +542,15 @@ fn depend_anew(tx: &Tx, found: &TargetRecord, change: &JobChange) -> Result<NewW
             new,
             waits
                 .as_deref()
-                .is_some_and(|waits| closes_circle(state, who, waits)),
+                .is_some_and(|waits| closes_circle(state, id, waits)),
         ) {
             let text = format!(
-                "--dependency {text}: in the end that waits for job {id} itself, so neither could ever start."
+                "--dependency {text}: in the end that waits for job {} itself, so neither could ever start.",
+                id.id()
             );
             return Err(Refusal::invalid(text));
         }
-        all.push((who, waits));
+        all.push((id, waits));
     }
     Ok(all)
 }

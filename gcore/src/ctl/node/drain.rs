@@ -35,6 +35,22 @@ pub(crate) fn drain(
     Ok(Reply::Done)
 }
 
+/// Drains a node that is to be empty by a deadline.
+pub(crate) fn drain_by(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: NodeId,
+    reason: &str,
+    deadline: Timestamp,
+) -> Result<Reply, Refusal> {
+    drain(tx, actor, id, reason)?;
+    tx.emit(Event::NodeDrainDue {
+        node: id,
+        due: deadline,
+    });
+    Ok(Reply::Done)
+}
+
 /// Lifts the actor's drains, or all of them if the actor has none.
 pub(crate) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
     operator_only(actor, "resuming a node")?;

@@ -390,12 +390,8 @@ pub(crate) fn gpus_are_free(
                 *held
                     .entry(board(grant.slot.0).unwrap_or_default())
                     .or_default() += u64::from(grant.part.milli());
-                jobs.insert(
-                    state
-                        .jobs
-                        .get(run.id.job)
-                        .map_or_else(String::new, |job| job.shown_id()),
-                );
+                let job = state.jobs.get(run.id.job);
+                jobs.insert(job.map_or_else(String::new, |job| job.shown_id()));
             }
         }
         for (board, gpu) in boards(node) {

@@ -44,7 +44,7 @@ pub(crate) fn declassify(tx: &mut Tx) {
     }
 }
 
-/// A QOS whose runs neither count against guarantees nor borrow.
+/// A QOS with runs that neither count against guarantees nor borrow.
 pub(crate) fn is_outside_quota(state: &State, spec: &JobSpec) -> bool {
     state
         .policy

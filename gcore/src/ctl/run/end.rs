@@ -178,14 +178,7 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
     } else {
         0
     };
-    let text = match lost_gpu_secs {
-        0 => verdict.text,
-        1 => format!("{}; 1 GPU-second since its last mark is lost", verdict.text),
-        lost => format!(
-            "{}; {lost} GPU-seconds since its last mark are lost",
-            verdict.text
-        ),
-    };
+    let text = with_loss(verdict.text, lost_gpu_secs);
     Outcome {
         state,
         exit: verdict.exit,
@@ -356,10 +349,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         return by_exit(end);
     }
     let exit = batch.map(|end| end.exit).unwrap_or_default();
-    let (by, why) = (
-        order.map_or("", |stop| stop.by.as_str()),
-        order.map(|stop| stop.why),
-    );
+    let why = order.map(|stop| stop.why);
     // A requested end counts, even if a node was lost before it could obey.
     let asked = matches!(
         why,
@@ -370,7 +360,16 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
         return verdict;
     }
-    let (state, text, kind) = match why {
+    Verdict {
+        exit,
+        ..ordered_end(run, order)
+    }
+}
+
+/// The end of a run that obeyed an order.
+fn ordered_end(run: &Run, order: Option<&Stop>) -> Verdict {
+    let by = order.map_or("", |stop| stop.by.as_str());
+    let (state, text, kind) = match order.map(|stop| stop.why) {
         Some(StopCause::Requeued) => (
             JobState::Cancelled,
             with_ground(format!("requeued by {by}"), run),
@@ -412,9 +411,17 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     };
     Verdict {
         state,
-        exit,
+        exit: ExitCode::default(),
         text,
         kind,
+    }
+}
+
+fn with_loss(text: String, lost_gpu_secs: u64) -> String {
+    match lost_gpu_secs {
+        0 => text,
+        1 => format!("{text}; 1 GPU-second since its last mark is lost"),
+        lost => format!("{text}; {lost} GPU-seconds since its last mark are lost"),
     }
 }
 

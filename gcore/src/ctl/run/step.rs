@@ -7,7 +7,7 @@ use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
 use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
 use crate::ctl::run::step_share;
-use crate::ctl::state::State;
+use crate::ctl::state::{Run, State};
 use crate::ctl::tx::Tx;
 use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
@@ -34,17 +34,7 @@ pub(crate) fn start(
     if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
         return Err(not_running());
     }
-    let name_of = |share: &NodeShare| {
-        tx.state
-            .nodes
-            .get(share.node)
-            .map_or(String::new(), |node| node.name.clone())
-    };
-    let held: Vec<(String, u32)> = run
-        .allocation
-        .iter()
-        .map(|share| (name_of(share), share.tasks))
-        .collect();
+    let held = held_tasks(tx.state, run);
     let shared = layout(&held, &ask)?;
     enough_cpus(&run.allocation, &shared, &ask)?;
     let (tasks, parts) = match &ask.share {
@@ -94,6 +84,20 @@ pub(crate) fn start(
         at: tx.now,
     });
     Ok(Reply::Step { run, step, layout })
+}
+
+/// The nodes of a run by name, with its tasks on each.
+fn held_tasks(state: &State, run: &Run) -> Vec<(String, u32)> {
+    let name_of = |share: &NodeShare| {
+        state
+            .nodes
+            .get(share.node)
+            .map_or(String::new(), |node| node.name.clone())
+    };
+    run.allocation
+        .iter()
+        .map(|share| (name_of(share), share.tasks))
+        .collect()
 }
 
 pub(crate) fn end(

@@ -1,5 +1,5 @@
-//! The planner as the controller has it, with a picture and an engine that are kept: its plans are those of one who sees all
-//! for the first time, whatever happened in between.
+//! The planner with a kept snapshot and a kept engine, as in the controller: its plans equal those of a new
+//! one, whatever happened in between.
 
 use crate::ctl::state::State;
 use crate::ctl::{Mirror, snapshot};
