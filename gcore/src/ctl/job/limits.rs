@@ -184,7 +184,7 @@ fn queue_has_room(
         return Ok(());
     }
     let text = format!(
-        "{} may have {most} jobs in the queue and running; there are {have}, and this would be {tasks} more. OpenTerm until \
+        "{} may have {most} jobs in the queue and running; there are {have}, and this would be {tasks} more. Wait until \
          some have ended.",
         held.subject(spec)
     );

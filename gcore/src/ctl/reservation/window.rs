@@ -177,7 +177,7 @@ pub(crate) fn is_left(state: &State, name: &str) -> Result<(), Refusal> {
     };
     let named: Vec<String> = running.iter().take(10).cloned().collect();
     Err(Refusal::conflict(format!(
-        "reservation {name} is in use: {jobs} {}{more} {run} in it. OpenTerm for the end, or remove it by force (gadm reservation del {name} --force): \
+        "reservation {name} is in use: {jobs} {}{more} {run} in it. Wait for the end, or remove it by force (gadm reservation del {name} --force): \
          then {they} on, and others may have the rest of its nodes.",
         named.join(", "),
     )))

@@ -36,22 +36,22 @@ fn jobs_in_the_queue_are_counted_by_account_user_and_qos() {
          submit user=alice account=vision time=60",
         expect![[r#"
             job 1
-            refused: user alice in account vision may have 3 jobs in the queue and running; there are 1, and this would be 3 more. OpenTerm until some have ended.
+            refused: user alice in account vision may have 3 jobs in the queue and running; there are 1, and this would be 3 more. Wait until some have ended.
             job 2
-            refused: user bob in account nlp may have 1 jobs in the queue and running; there are 0, and this would be 2 more. OpenTerm until some have ended.
+            refused: user bob in account nlp may have 1 jobs in the queue and running; there are 0, and this would be 2 more. Wait until some have ended.
             job 4
             job 5
             job 6
-            refused: account lab may have 6 jobs in the queue and running; there are 6, and this would be 1 more. OpenTerm until some have ended.
+            refused: account lab may have 6 jobs in the queue and running; there are 6, and this would be 1 more. Wait until some have ended.
             job 7
             job 8
-            refused: user carol in QOS high may have 2 jobs in the queue and running; there are 2, and this would be 1 more. OpenTerm until some have ended.
-            refused: account lab may have 6 jobs in the queue and running; there are 6, and this would be 1 more. OpenTerm until some have ended.
+            refused: user carol in QOS high may have 2 jobs in the queue and running; there are 2, and this would be 1 more. Wait until some have ended.
+            refused: account lab may have 6 jobs in the queue and running; there are 6, and this would be 1 more. Wait until some have ended.
             job 9
             refused: job 7 is running: its account can only change while it is pending.
-            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. OpenTerm until some have ended.
-            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. OpenTerm until some have ended.
-            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. OpenTerm until some have ended.
+            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. Wait until some have ended.
+            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. Wait until some have ended.
+            refused: user alice in account vision may have 3 jobs in the queue and running; there are 3, and this would be 1 more. Wait until some have ended.
         "#]],
     );
 }

@@ -148,7 +148,7 @@ fn limits_count_it_in_each_partition_that_it_waits_in() {
               note: no --time given: the limit is 1-00:00:00
             job 2
               note: no --time given: the limit is 1-00:00:00
-            refused: user alice in QOS normal may have 2 jobs in the queue and running; there are 2, and this would be 1 more. OpenTerm until some have ended.
+            refused: user alice in QOS normal may have 2 jobs in the queue and running; there are 2, and this would be 1 more. Wait until some have ended.
             1 alice RUNNING in main 1-1 on n1[0]
             2 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z in main,spare
         "#]],

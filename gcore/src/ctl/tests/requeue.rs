@@ -287,8 +287,8 @@ fn what_is_put_back_counts_among_the_jobs_in_the_queue() {
         expect![[r#"
             job 1
             job 4
-            refused: user alice in QOS normal may have 3 jobs in the queue and running; there are 1, and this would be 3 more. OpenTerm until some have ended.
-            refused: user alice in QOS normal may have 3 jobs in the queue and running; there are 3, and this would be 1 more. OpenTerm until some have ended.
+            refused: user alice in QOS normal may have 3 jobs in the queue and running; there are 1, and this would be 3 more. Wait until some have ended.
+            refused: user alice in QOS normal may have 3 jobs in the queue and running; there are 3, and this would be 1 more. Wait until some have ended.
             1_0 alice PENDING None: 
             1_1 alice PENDING None: 
             1_2 alice PENDING None: 

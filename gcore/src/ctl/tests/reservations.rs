@@ -281,9 +281,9 @@ fn one_in_which_jobs_run_is_removed_by_force_alone() {
             job 1
             job 2
             job 3
-            refused: reservation r is in use: jobs 1, 3 run in it. OpenTerm for the end, or remove it by force (gadm reservation del r --force): then they run on, and others may have the rest of its nodes.
-            refused: reservation pull is in use: job 2 runs in it. OpenTerm for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes.
-            refused: reservation r is in use: job 3 runs in it. OpenTerm for the end, or remove it by force (gadm reservation del r --force): then it runs on, and others may have the rest of its nodes.
+            refused: reservation r is in use: jobs 1, 3 run in it. Wait for the end, or remove it by force (gadm reservation del r --force): then they run on, and others may have the rest of its nodes.
+            refused: reservation pull is in use: job 2 runs in it. Wait for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes.
+            refused: reservation r is in use: job 3 runs in it. Wait for the end, or remove it by force (gadm reservation del r --force): then it runs on, and others may have the rest of its nodes.
             1 alice COMPLETED 0:0
             2 bob RUNNING 2-1 on n2[0]
             3 alice RUNNING 3-1 on n1[1]
