@@ -431,9 +431,17 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
+fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
+    check_target(connect, from, |address| site.app.links.has_address(address))
+}
+
 /// Checks where nodes send a step's output: to the machine of grun, as the controller sees it, or to nodes. So no user points nodes at
 /// other machines.
-fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
+fn check_target(
+    connect: &str,
+    from: Option<IpAddr>,
+    is_node: impl Fn(IpAddr) -> bool,
+) -> Result<(), ApiError> {
     let Ok(asked) = connect.parse::<SocketAddr>() else {
         return Ok(());
     };
@@ -446,7 +454,7 @@ fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Resu
     if asked.is_loopback()
         || seen == Some(asked)
         || !asked.is_unspecified() && is_own()
-        || site.app.links.has_address(asked)
+        || is_node(asked)
     {
         return Ok(());
     }
@@ -489,6 +497,44 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
 mod tests {
     use super::*;
     use crate::store::reader::StoredEnd;
+
+    #[test]
+    fn a_steps_output_goes_to_gruns_machine_or_to_a_node_only() {
+        let (login, node) = ("10.0.0.5", "10.0.0.9");
+        let allowed = |connect: &str, from: Option<&str>| {
+            let from = from.map(|from| from.parse().unwrap());
+            let is_node = |address: IpAddr| address == node.parse::<IpAddr>().unwrap();
+            check_target(connect, from, is_node).is_ok()
+        };
+        assert!(allowed("10.0.0.5:4000", Some(login)));
+        assert!(
+            allowed("[::ffff:10.0.0.5]:4000", Some(login)),
+            "the same address, written for IPv6"
+        );
+        assert!(allowed("10.0.0.9:4000", Some(login)), "a node");
+        assert!(allowed("127.0.0.1:4000", Some(login)));
+        assert!(
+            allowed("no address", Some(login)),
+            "gstepd refuses what is no address"
+        );
+        assert!(!allowed("10.0.0.6:4000", Some(login)), "another machine");
+        assert!(!allowed("0.0.0.0:4000", Some(login)));
+        assert!(
+            !allowed("0.0.0.0:4000", None),
+            "unspecified, though it can be bound"
+        );
+        assert!(
+            !allowed("192.0.2.1:4000", None),
+            "not an address of the controller's machine"
+        );
+        let text = check_target("10.0.0.6:4000", login.parse().ok(), |_| false)
+            .unwrap_err()
+            .text;
+        assert!(
+            text.contains("the machine that grun is on (10.0.0.5)"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn what_steps_used_is_taken_off_the_script_and_never_more_than_there_was() {
