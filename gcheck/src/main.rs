@@ -160,15 +160,9 @@ pub struct Terms {
     pub deadline: Instant,
 }
 
-fn check(
-    cuda: &Cuda,
-    gpus: &[Gpu],
-    context: &Context,
-    terms: &Terms,
-    checks: &[String],
-    peer: Option<&str>,
-) -> Result<bool> {
-    let named = match checks {
+/// The groups of the command line, else of `GPUPOOL_CHECKS`; empty: all.
+fn named_groups(checks: &[String]) -> Result<Vec<String>> {
+    let named: Vec<String> = match checks {
         [] => variable("GPUPOOL_CHECKS")
             .unwrap_or_default()
             .split_whitespace()
@@ -182,6 +176,18 @@ fn check(
             GROUPS.join(", ")
         );
     }
+    Ok(named)
+}
+
+fn check(
+    cuda: &Cuda,
+    gpus: &[Gpu],
+    context: &Context,
+    terms: &Terms,
+    checks: &[String],
+    peer: Option<&str>,
+) -> Result<bool> {
+    let named = named_groups(checks)?;
     let wanted = |group: &str| named.is_empty() || named.iter().any(|name| name == group);
     let mut sound = true;
     for group in GROUPS.into_iter().filter(|group| wanted(group)) {

@@ -215,7 +215,7 @@ impl Config {
             problems: Vec::new(),
         };
         file.refuse_unknown(&KEYS);
-        let config = file.config();
+        let config = file.read_keys();
         match file.problems.is_empty() {
             true => Ok(config),
             false => Err(ConfigError(file.problems.join("\n"))),
@@ -232,7 +232,7 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    fn config(&mut self) -> Config {
+    fn read_keys(&mut self) -> Config {
         let controller = self.string("controller").unwrap_or_else(|| {
             let text = "controller = \"HOST:PORT\" is missing: where gpuctld listens for nodes";
             self.problems.push(complaint(self.text, self.name, 0, text));

@@ -13,6 +13,33 @@ use std::collections::BTreeSet;
 
 /// The whole report. `unfit` are the standing reasons not to take work.
 pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) -> Inventory {
+    Inventory {
+        cpus: config
+            .cpus
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
+        mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
+        gpus: gpu_infos(gpus),
+        nvlink_domain: nvlink_domain(&gpus.facts),
+        mig: mig::boards(&gpus.facts).into(),
+        features: features(config, gpus),
+        // Said by `gpu_share`.
+        no_mps: String::new(),
+        // By the daemon.
+        hung: Vec::new(),
+        // By the watch.
+        notes: Vec::new(),
+        declared: config.cpus.is_some() || config.mem_bytes.is_some(),
+        isolation: config.isolation.name().into(),
+        unfit,
+        os: operating_system(),
+        driver: gpus.driver.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        boot_secs: boot_secs(now),
+    }
+}
+
+/// Each GPU and its slices, with health.
+fn gpu_infos(gpus: &Gpus) -> Vec<GpuInfo> {
     let islands: Vec<Vec<String>> = islands(&gpus.facts)
         .into_iter()
         .filter(|island| island.len() > 1)
@@ -58,29 +85,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         }
         std::iter::once(whole).chain(slices)
     };
-    Inventory {
-        cpus: config
-            .cpus
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
-        mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
-        gpus: gpus.facts.iter().flat_map(with_slices).collect(),
-        nvlink_domain: nvlink_domain(&gpus.facts),
-        mig: mig::boards(&gpus.facts).into(),
-        features: features(config, gpus),
-        // Said by `gpu_share`.
-        no_mps: String::new(),
-        // By the daemon.
-        hung: Vec::new(),
-        // By the watch.
-        notes: Vec::new(),
-        declared: config.cpus.is_some() || config.mem_bytes.is_some(),
-        isolation: config.isolation.name().into(),
-        unfit,
-        os: operating_system(),
-        driver: gpus.driver.clone(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        boot_secs: boot_secs(now),
-    }
+    gpus.facts.iter().flat_map(with_slices).collect()
 }
 
 /// The NVLink domain of all GPUs of the node; none where the GPUs disagree.

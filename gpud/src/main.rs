@@ -211,18 +211,13 @@ async fn carry_out(action: Action) -> Result<()> {
             state_dir,
         } => {
             let name = name.map_or_else(host_name, Ok)?;
-            let reply = identity::join(&JoinOptions {
+            join(JoinOptions {
                 controller,
                 token,
                 name,
                 state_dir,
             })
-            .await?;
-            eprintln!(
-                "joined cluster {:?} as {} node {:?}",
-                reply.cluster, reply.role, reply.name
-            );
-            Ok(())
+            .await
         }
         Action::Renew { config } => {
             let config = Config::load(&config)?;
@@ -242,6 +237,15 @@ async fn carry_out(action: Action) -> Result<()> {
                 .map_err(Into::into)
         }
     }
+}
+
+async fn join(options: JoinOptions) -> Result<()> {
+    let reply = identity::join(&options).await?;
+    eprintln!(
+        "joined cluster {:?} as {} node {:?}",
+        reply.cluster, reply.role, reply.name
+    );
+    Ok(())
 }
 
 fn order_gpu(config: &Config, order: GpuOrder) -> Result<()> {

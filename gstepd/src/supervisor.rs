@@ -4,7 +4,7 @@
 mod launch;
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::Context;
@@ -126,17 +126,8 @@ impl Supervisor {
         let ready = SupervisorReport::Ready {
             pid: std::process::id(),
         };
-        let terms = Terms {
-            limit_secs: order.limit_secs,
-            kill_grace_secs: order.kill_grace_secs,
-            warning: order.signal,
-            checkpoint_secs: order
-                .checkpoint
-                .as_ref()
-                .map(|checkpoint| checkpoint.grace_secs),
-        };
         Ok(Supervisor {
-            life: Life::new(terms),
+            life: Life::new(terms_of(&order)),
             limits: JobLimits::new(of_session, &order.rlimits),
             session,
             events: processes.events_file(),
@@ -209,21 +200,26 @@ impl Supervisor {
         process::leave()
     }
 
-    fn wait(&mut self) -> anyhow::Result<ReadySources> {
+    fn next_deadline(&self) -> Option<BootMillis> {
         let marks = self.marks.as_ref().filter(|_| self.life.is_running());
-        let rested = marks.and_then(|marks| marks.next_deadline(now()));
         let login = self.login.as_ref().filter(|_| self.life.is_starting());
         let deadlines = [
             self.leave_at,
             self.life.next_deadline(),
             self.steps.next_deadline(),
-            rested,
+            marks.and_then(|marks| marks.next_deadline(now())),
             login.map(LoginShell::deadline),
         ];
-        match deadlines.into_iter().flatten().min() {
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn wait(&mut self) -> anyhow::Result<ReadySources> {
+        match self.next_deadline() {
             Some(at) => self.timer.set(at.0)?,
             None => self.timer.disarm()?,
         }
+        let marks = self.marks.as_ref().filter(|_| self.life.is_running());
+        let login = self.login.as_ref().filter(|_| self.life.is_starting());
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
@@ -234,26 +230,18 @@ impl Supervisor {
                 .map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)),
         );
         let of_control = fds.len();
-        fds.extend(
-            self.control
-                .fds()
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
-        );
+        fds.extend(self.control.fds().map(readable));
         let of_marks = fds.len();
         fds.extend(
             marks
                 .iter()
                 .flat_map(|marks| marks.fds(now()))
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+                .map(readable),
         );
         let of_others = fds.len();
         let launching = self.launching.iter().chain(&self.checkpoint);
-        fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
-        fds.extend(
-            login
-                .and_then(LoginShell::output_fd)
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
-        );
+        fds.extend(launching.map(|l| readable(l.status_fd())));
+        fds.extend(login.and_then(LoginShell::output_fd).map(readable));
         fds.extend(
             self.steps
                 .poll_fds()
@@ -273,12 +261,18 @@ impl Supervisor {
             self.timer.take_expiry()?;
         }
         while signals && matches!(self.signals.read_signal(), Ok(Some(_))) {}
-        if let Some(file) = self.events.as_mut().filter(|_| events) {
-            // Reading takes the event; what it says is asked of the cgroup itself.
-            use std::io::{Read, Seek};
-            let _ = file.rewind().and_then(|()| file.read(&mut [0; 256]));
+        if events {
+            self.take_cgroup_event();
         }
         Ok(ReadySources { control, marks })
+    }
+
+    /// Reading takes the event; the cgroup itself says whether it is empty.
+    fn take_cgroup_event(&mut self) {
+        use std::io::{Read, Seek};
+        if let Some(file) = &mut self.events {
+            let _ = file.rewind().and_then(|()| file.read(&mut [0; 256]));
+        }
     }
 
     /// Only while the program runs: before that no process of the job exists.
@@ -592,6 +586,16 @@ impl Supervisor {
     }
 }
 
+fn terms_of(order: &LaunchOrder) -> Terms {
+    let checkpoint = order.checkpoint.as_ref();
+    Terms {
+        limit_secs: order.limit_secs,
+        kill_grace_secs: order.kill_grace_secs,
+        warning: order.signal,
+        checkpoint_secs: checkpoint.map(|checkpoint| checkpoint.grace_secs),
+    }
+}
+
 /// A job without it still has its grace when it must go.
 fn mark_socket(dir: &mut RunDir, setup: &mut RunSetup) -> Option<MarkSocket> {
     let listening = dir.listen_for_marks(setup).and_then(|(listener, seen)| {
@@ -603,6 +607,10 @@ fn mark_socket(dir: &mut RunDir, setup: &mut RunSetup) -> Option<MarkSocket> {
     listening
         .map_err(|e| dir.log(&format!("no mark of a checkpoint can be taken: {e:#}")))
         .ok()
+}
+
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::POLLIN)
 }
 
 fn now() -> BootMillis {

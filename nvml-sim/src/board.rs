@@ -236,7 +236,9 @@ pub fn host(parts: &[(&str, usize)], host_seed: &str, minor_base: u32) -> Result
     let mut gpus: Vec<Gpu> = kinds
         .iter()
         .enumerate()
-        .map(|(slot, &(kind, island))| gpu(kind, island, slot, total, host_seed, minor_base))
+        .map(|(slot, &(kind, island))| {
+            simulated_gpu(kind, island, slot, total, host_seed, minor_base)
+        })
         .collect();
     wire(&mut gpus);
     Ok(State {
@@ -315,7 +317,7 @@ fn wire(gpus: &mut [Gpu]) {
     }
 }
 
-fn gpu(
+fn simulated_gpu(
     kind: &Profile,
     island: u32,
     slot: usize,

@@ -445,93 +445,97 @@ impl FromStr for Fault {
 
     /// Words as [`Fault`]'s `Display` prints them, separated by blanks.
     fn from_str(text: &str) -> Result<Fault, String> {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let number = |word: &str| {
-            word.parse::<u64>()
-                .map_err(|_| format!("{word:?} in fault {text:?} is not a number"))
-        };
-        let small = |word: &str| number(word).map(|value| value.try_into().unwrap_or(u32::MAX));
-        let fault = match words[..] {
-            ["xid", n] => Fault::Xid {
-                number: number(n)?,
-                times: 1,
-            },
-            ["xid", n, times] => Fault::Xid {
-                number: number(n)?,
-                times: number(times)?,
-            },
-            ["lost"] => Fault::Lost,
-            ["missing"] => Fault::Missing,
-            ["hang"] => Fault::Hang,
-            ["slow", millis] => Fault::Slow {
-                millis: number(millis)?,
-            },
-            ["error", code] => Fault::Error { code: small(code)? },
-            ["ecc"] => Fault::Ecc { errors: 1 },
-            ["ecc", n] => Fault::Ecc { errors: number(n)? },
-            ["ecc-sram"] => Fault::EccSram { errors: 1 },
-            ["ecc-sram", n] => Fault::EccSram { errors: number(n)? },
-            ["ecc-corrected"] => Fault::EccCorrected { errors: 1 },
-            ["ecc-corrected", n] => Fault::EccCorrected { errors: number(n)? },
-            ["sram-threshold"] => Fault::SramThreshold,
-            ["remap-pending"] => Fault::RemapPending,
-            ["remap-failed"] => Fault::RemapFailed,
-            ["retired"] => Fault::Retired { pages: 1 },
-            ["retired", pages] => Fault::Retired {
-                pages: small(pages)?,
-            },
-            ["nvlink-down", link] => Fault::NvlinkDown { link: small(link)? },
-            ["nvlink-up", link] => Fault::NvlinkUp { link: small(link)? },
-            ["nvlink-slow"] => Fault::NvlinkSlow,
-            ["nvlink-errors", n] => Fault::NvlinkErrors { errors: number(n)? },
-            ["pcie", lanes] => Fault::Pcie {
-                lanes: small(lanes)?,
-                generation: None,
-            },
-            ["pcie", lanes, generation] => Fault::Pcie {
-                lanes: small(lanes)?,
-                generation: Some(small(generation)?),
-            },
-            ["hot", celsius] => Fault::Hot {
-                celsius: small(celsius)?,
-            },
-            ["throttle", why] => Fault::Throttle(Throttle::parse(why)?),
-            ["nvlink-domain", name, clique] => Fault::NvlinkDomain {
-                name: name.to_owned(),
-                clique: small(clique)?,
-            },
-            ["fabric", word] => Fault::Fabric(FabricWord::parse(word)?),
-            ["check", word] => Fault::Check(CheckFault::parse(word)?),
-            ["check-takes", millis] => Fault::CheckTakes {
-                millis: number(millis)?,
-            },
-            ["recovery", action] => Fault::Recovery(Recovery::parse(action)?),
-            ["process", pid, mib] => Fault::Process {
-                pid: small(pid)?,
-                memory_mib: number(mib)?,
-                instance: None,
-            },
-            ["process", pid, mib, instance, compute] => Fault::Process {
-                pid: small(pid)?,
-                memory_mib: number(mib)?,
-                instance: Some([small(instance)?, small(compute)?]),
-            },
-            ["no-process"] => Fault::NoProcess { pid: None },
-            ["no-process", pid] => Fault::NoProcess {
-                pid: Some(small(pid)?),
-            },
-            ["mig", "on"] => Fault::MigOn,
-            ["mig", "off"] => Fault::MigOff,
-            ["mig", profiles] => Fault::MigCut {
-                profiles: profiles.split(',').map(str::to_owned).collect(),
-            },
-            ["reset"] => Fault::Reset,
-            ["reset-fails"] => Fault::ResetFails,
-            ["clear" | "return"] => Fault::Clear,
-            _ => return Err(format!("no fault {text:?}; there are {WORDS}")),
-        };
-        Ok(fault)
+        parse_fault(text)
     }
+}
+
+fn parse_fault(text: &str) -> Result<Fault, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let number = |word: &str| {
+        word.parse::<u64>()
+            .map_err(|_| format!("{word:?} in fault {text:?} is not a number"))
+    };
+    let small = |word: &str| number(word).map(|value| value.try_into().unwrap_or(u32::MAX));
+    let fault = match words[..] {
+        ["xid", n] => Fault::Xid {
+            number: number(n)?,
+            times: 1,
+        },
+        ["xid", n, times] => Fault::Xid {
+            number: number(n)?,
+            times: number(times)?,
+        },
+        ["lost"] => Fault::Lost,
+        ["missing"] => Fault::Missing,
+        ["hang"] => Fault::Hang,
+        ["slow", millis] => Fault::Slow {
+            millis: number(millis)?,
+        },
+        ["error", code] => Fault::Error { code: small(code)? },
+        ["ecc"] => Fault::Ecc { errors: 1 },
+        ["ecc", n] => Fault::Ecc { errors: number(n)? },
+        ["ecc-sram"] => Fault::EccSram { errors: 1 },
+        ["ecc-sram", n] => Fault::EccSram { errors: number(n)? },
+        ["ecc-corrected"] => Fault::EccCorrected { errors: 1 },
+        ["ecc-corrected", n] => Fault::EccCorrected { errors: number(n)? },
+        ["sram-threshold"] => Fault::SramThreshold,
+        ["remap-pending"] => Fault::RemapPending,
+        ["remap-failed"] => Fault::RemapFailed,
+        ["retired"] => Fault::Retired { pages: 1 },
+        ["retired", pages] => Fault::Retired {
+            pages: small(pages)?,
+        },
+        ["nvlink-down", link] => Fault::NvlinkDown { link: small(link)? },
+        ["nvlink-up", link] => Fault::NvlinkUp { link: small(link)? },
+        ["nvlink-slow"] => Fault::NvlinkSlow,
+        ["nvlink-errors", n] => Fault::NvlinkErrors { errors: number(n)? },
+        ["pcie", lanes] => Fault::Pcie {
+            lanes: small(lanes)?,
+            generation: None,
+        },
+        ["pcie", lanes, generation] => Fault::Pcie {
+            lanes: small(lanes)?,
+            generation: Some(small(generation)?),
+        },
+        ["hot", celsius] => Fault::Hot {
+            celsius: small(celsius)?,
+        },
+        ["throttle", why] => Fault::Throttle(Throttle::parse(why)?),
+        ["nvlink-domain", name, clique] => Fault::NvlinkDomain {
+            name: name.to_owned(),
+            clique: small(clique)?,
+        },
+        ["fabric", word] => Fault::Fabric(FabricWord::parse(word)?),
+        ["check", word] => Fault::Check(CheckFault::parse(word)?),
+        ["check-takes", millis] => Fault::CheckTakes {
+            millis: number(millis)?,
+        },
+        ["recovery", action] => Fault::Recovery(Recovery::parse(action)?),
+        ["process", pid, mib] => Fault::Process {
+            pid: small(pid)?,
+            memory_mib: number(mib)?,
+            instance: None,
+        },
+        ["process", pid, mib, instance, compute] => Fault::Process {
+            pid: small(pid)?,
+            memory_mib: number(mib)?,
+            instance: Some([small(instance)?, small(compute)?]),
+        },
+        ["no-process"] => Fault::NoProcess { pid: None },
+        ["no-process", pid] => Fault::NoProcess {
+            pid: Some(small(pid)?),
+        },
+        ["mig", "on"] => Fault::MigOn,
+        ["mig", "off"] => Fault::MigOff,
+        ["mig", profiles] => Fault::MigCut {
+            profiles: profiles.split(',').map(str::to_owned).collect(),
+        },
+        ["reset"] => Fault::Reset,
+        ["reset-fails"] => Fault::ResetFails,
+        ["clear" | "return"] => Fault::Clear,
+        _ => return Err(format!("no fault {text:?}; there are {WORDS}")),
+    };
+    Ok(fault)
 }
 
 impl fmt::Display for Fault {

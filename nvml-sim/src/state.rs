@@ -416,23 +416,6 @@ pub enum EventKind {
     MigConfigChange,
 }
 
-impl State {
-    /// Adds an event for the GPU with this UUID; the oldest goes when there are too many.
-    pub fn push_event(&mut self, uuid: &str, kind: EventKind) {
-        self.events.push(Event {
-            seq: self.next_event,
-            uuid: uuid.to_owned(),
-            kind,
-            instance: None,
-        });
-        self.next_event += 1;
-        if self.events.len() > MAX_EVENTS {
-            let surplus = self.events.len() - MAX_EVENTS;
-            self.events.drain(..surplus);
-        }
-    }
-}
-
 impl Gpu {
     /// The counters at `now_unix_ms`.
     pub fn counters_at(&self, now_unix_ms: u64) -> Counters {

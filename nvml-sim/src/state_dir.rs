@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::kernel_log::KERNEL_LOG_FILE;
 use crate::mig::mig_minors;
-use crate::state::State;
+use crate::state::{Event, EventKind, MAX_EVENTS, State};
 
 /// Name of the state file inside a state directory.
 pub const STATE_FILE: &str = "state.json";
@@ -93,6 +93,21 @@ impl State {
         let answer = change(&mut state);
         state.replace(dir)?;
         Ok(answer)
+    }
+
+    /// Adds an event for the GPU with this UUID; the oldest goes when there are too many.
+    pub fn push_event(&mut self, uuid: &str, kind: EventKind) {
+        self.events.push(Event {
+            seq: self.next_event,
+            uuid: uuid.to_owned(),
+            kind,
+            instance: None,
+        });
+        self.next_event += 1;
+        if self.events.len() > MAX_EVENTS {
+            let surplus = self.events.len() - MAX_EVENTS;
+            self.events.drain(..surplus);
+        }
     }
 
     fn replace(&self, dir: &Path) -> Result<(), StateError> {

@@ -84,20 +84,20 @@ impl Daemon {
         loop {
             let due = self.told.as_ref().and_then(Reporter::due);
             match first_or_due(&mut inputs, due).await {
-                Some(Some(first)) => self.take(first),
+                Some(Some(first)) => self.take_input(first),
                 Some(None) => return,
                 None => {}
             }
             // All that waits is taken before acting: a burst of reports makes one frame.
             while let Ok(more) = inputs.try_recv() {
-                self.take(more);
+                self.take_input(more);
             }
             self.act();
             self.report();
         }
     }
 
-    fn take(&mut self, input: DaemonInput) {
+    fn take_input(&mut self, input: DaemonInput) {
         match input {
             DaemonInput::LinkUp { connection, sender } => self.greet(connection, sender),
             DaemonInput::LinkDown { connection } => {

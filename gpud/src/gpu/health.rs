@@ -373,7 +373,7 @@ impl HealthBook {
                 by_look: !self.means.burn_in,
                 other_under_way,
             };
-            if let Some(end) = record.step(uuid, around, &self.means.policy, now) {
+            if let Some(end) = record.take_repair_steps(uuid, around, &self.means.policy, now) {
                 to_end.extend(holders.map(|run| EndRun {
                     run,
                     why: end.why.clone(),

@@ -133,7 +133,7 @@ impl GpuRecord {
     }
 
     /// Takes the steps that need no permission, one after the other; the run that has to end.
-    pub fn step(
+    pub fn take_repair_steps(
         &mut self,
         uuid: &str,
         around: StepConditions,

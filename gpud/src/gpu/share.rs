@@ -154,18 +154,7 @@ pub fn enter(
                     end(site, &standing)?;
                 }
                 if is_share(wanted) {
-                    // Asked now: what discovery saw may be the mode of parts that MPS held until a moment ago.
-                    let mode = site
-                        .gpu_watch
-                        .as_ref()
-                        .map_or(Ok(ComputeMode::Default), |watch| {
-                            watch.compute_mode(&wanted.uuid)
-                        })?;
-                    ensure!(
-                        mode == ComputeMode::Default,
-                        "GPU {} is in compute mode {mode:?} and cannot be shared",
-                        wanted.uuid
-                    );
+                    check_time_sharing(site, &wanted.uuid)?;
                 }
             }
         }
@@ -173,7 +162,20 @@ pub fn enter(
     Ok(lines)
 }
 
-/// Takes part in what stands, or begins it.
+/// Time-slicing needs the default compute mode, asked now: discovery may have seen the mode of an MPS daemon that has just ended.
+fn check_time_sharing(site: &Site, uuid: &str) -> Result<()> {
+    let mode = site
+        .gpu_watch
+        .as_ref()
+        .map_or(Ok(ComputeMode::Default), |watch| watch.compute_mode(uuid))?;
+    ensure!(
+        mode == ComputeMode::Default,
+        "GPU {uuid} is in compute mode {mode:?} and cannot be shared"
+    );
+    Ok(())
+}
+
+/// Joins the MPS daemon of the GPU, or starts one.
 fn join(
     site: &Site,
     run: RunId,

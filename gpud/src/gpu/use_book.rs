@@ -79,7 +79,7 @@ impl UseBook {
         }
     }
 
-    /// It stands still, or goes on.
+    /// The run is suspended, or resumed.
     pub fn suspend(&mut self, run: RunId, suspended: bool) {
         match suspended {
             true => self.suspended.insert(run),

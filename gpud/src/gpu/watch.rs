@@ -121,7 +121,7 @@ impl GpuWatch {
         lock(&self.uses).follows(run)
     }
 
-    /// It stands still, or goes on: until then it is not idle.
+    /// The run is suspended, or resumed: a suspended run is not idle.
     pub fn run_suspended(&self, run: RunId, suspended: bool) {
         lock(&self.uses).suspend(run, suspended);
     }

@@ -117,6 +117,18 @@ fn run_program(site: &Arc<Site>) {
     });
 }
 
+/// Logs new Xids of unknown addresses. True where there are some.
+fn log_strays(watch: &GpuWatch, strays: &mut Vec<String>) -> bool {
+    let now_stray = watch.strays();
+    let is_news = now_stray != *strays;
+    now_stray
+        .iter()
+        .filter(|words| !strays.contains(words))
+        .for_each(|words| tracing::warn!("{words}"));
+    *strays = now_stray;
+    is_news
+}
+
 fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<DaemonInput>) {
     let Some(watch) = &site.gpu_watch else { return };
     let mut due = Instant::now();
@@ -150,14 +162,7 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<DaemonInput>) {
         scrub::again(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
-        let now_stray = watch.strays();
-        if now_stray != strays {
-            now_stray
-                .iter()
-                .filter(|words| !strays.contains(words))
-                .for_each(|words| tracing::warn!("{words}"));
-            (strays, news) = (now_stray, true);
-        }
+        news |= log_strays(watch, &mut strays);
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);
         let fresh: Vec<RunId> = runs
             .into_iter()

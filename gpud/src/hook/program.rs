@@ -182,7 +182,7 @@ impl Hook<'_> {
         }
     }
 
-    /// Starts a supervisor and waits for its end; one that stands still is killed.
+    /// Starts a supervisor and waits for its end; a supervisor that does not act is killed.
     fn begin(&self, job: HookJob, patience: Instant) -> Result<()> {
         let (site, dir) = (self.site, self.site.spool.run_dir(self.run));
         let program = check_ownership(self.path.as_ref())?;

@@ -42,12 +42,9 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
 fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let dir = site.spool.run_dir(run);
     let order = site.spool.order(run).map_err(Failure::node)?;
-    if !site.unfit.is_empty() {
-        return Err(Failure::node_text(site.unfit.clone()));
-    }
-    let shortage = site.spool.shortage();
-    if !shortage.is_empty() {
-        return Err(Failure::node_text(shortage));
+    let unfit = [site.unfit.clone(), site.spool.shortage()];
+    if let Some(text) = unfit.into_iter().find(|text| !text.is_empty()) {
+        return Err(Failure::node_text(text));
     }
     let user = resolve_user(&order, site.config.isolation)?;
     // Until the run is known by its setup no GPU is cut.
@@ -60,13 +57,11 @@ fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let channel = imex::find(site, &order).map_err(Failure::node)?;
     let (cgroup, cpus) = match &site.cgroups {
         Some(root) => {
-            let (cgroup, cpus) = {
-                let devices = RunDevices {
-                    gpus: &gpus,
-                    channel: channel.as_ref(),
-                };
-                fenced_cgroup(site, root, run, &order, devices)?
+            let devices = RunDevices {
+                gpus: &gpus,
+                channel: channel.as_ref(),
             };
+            let (cgroup, cpus) = fenced_cgroup(site, root, run, &order, devices)?;
             (Some(cgroup), cpus)
         }
         None => (None, Vec::new()),
@@ -78,29 +73,22 @@ fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         setup.imex_device = channel.made();
     }
     for (gpu, wanted) in setup.gpus.iter_mut().zip(&order.gpus) {
-        gpu.share_milli = if let GpuPart::Share { milli, .. } = wanted.part {
-            milli
-        } else {
-            0
-        };
+        if let GpuPart::Share { milli, .. } = wanted.part {
+            gpu.share_milli = milli;
+        }
     }
     if order.private_tmp {
         make_private_dirs(site, run, &order, &mut setup)?;
     }
     site.spool.write_setup(run, &setup).map_err(Failure::node)?;
     drop(uncut);
-    if let Some(channel) = &channel {
-        log_line(
-            &dir,
-            wall_clock(),
-            &channel.make(&user).map_err(Failure::node)?,
-        );
-    } else if let Some(number) = order.imex_channel {
-        log_line(
-            &dir,
-            wall_clock(),
-            &format!("no IMEX channel {number}: this node's driver offers none"),
-        );
+    let made = match (&channel, order.imex_channel) {
+        (Some(channel), _) => channel.make(&user).map_err(Failure::node)?,
+        (None, Some(number)) => no_channel(number),
+        (None, None) => String::new(),
+    };
+    if !made.is_empty() {
+        log_line(&dir, wall_clock(), &made);
     }
     if !order.prolog.is_empty() {
         prolog::run(site, run, &order, &setup)?;
@@ -110,6 +98,10 @@ fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         .remove_sockets()
         .map_err(Failure::node)?;
     supervisor::start(&site.stand_by, &dir, cgroup.as_ref()).map_err(Failure::node)
+}
+
+fn no_channel(number: u32) -> String {
+    format!("no IMEX channel {number}: this node's driver offers none")
 }
 
 /// The name counts; the number the controller knows must be the same here.

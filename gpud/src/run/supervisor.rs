@@ -35,7 +35,7 @@ pub struct Supervisor {
     pub stream: UnixStream,
     /// For waiting for its end.
     pub process: Option<OwnedFd>,
-    /// Whether its job stands still, as far as that is known: of one that was just made.
+    /// Whether its job is suspended, as far as that is known: of one that was just made.
     pub suspended: Option<bool>,
 }
 

@@ -43,6 +43,15 @@ enum FileAt<'a> {
     SameAsStdout,
 }
 
+fn standard_files<'a>(spec: &'a LaunchSpec<'a>) -> Result<[(Stage, FileAt<'a>); 3], LaunchError> {
+    let at = |stage, what, stdio| Ok((stage, without_nul(stage, what, file(stdio))?));
+    Ok([
+        at(Stage::Stdin, "the input file's path", &spec.stdin)?,
+        at(Stage::Stdout, "the output file's path", &spec.stdout)?,
+        at(Stage::Stderr, "the error file's path", &spec.stderr)?,
+    ])
+}
+
 impl<'a> Plan<'a> {
     pub fn new(spec: &'a LaunchSpec<'a>) -> Result<Plan<'a>, LaunchError> {
         if spec.argv.is_empty() {
@@ -52,14 +61,9 @@ impl<'a> Plan<'a> {
                 "no program was given".into(),
             ));
         }
-        let pid_slots: Vec<PidSlot> = without_nul(
-            Stage::Exec,
-            "the environment",
-            spec.pid_variables
-                .iter()
-                .map(|name| PidSlot::new(name))
-                .collect(),
-        )?;
+        let pid_names = spec.pid_variables.iter();
+        let pid_slots = pid_names.map(|name| PidSlot::new(name)).collect();
+        let pid_slots: Vec<PidSlot> = without_nul(Stage::Exec, "the environment", pid_slots)?;
         let variables = spec
             .env
             .iter()
@@ -95,20 +99,7 @@ impl<'a> Plan<'a> {
                 .map(|(resource, soft)| (resource.number(), *soft))
                 .collect(),
             nice: spec.nice,
-            files: [
-                (
-                    Stage::Stdin,
-                    without_nul(Stage::Stdin, "the input file's path", file(&spec.stdin))?,
-                ),
-                (
-                    Stage::Stdout,
-                    without_nul(Stage::Stdout, "the output file's path", file(&spec.stdout))?,
-                ),
-                (
-                    Stage::Stderr,
-                    without_nul(Stage::Stderr, "the error file's path", file(&spec.stderr))?,
-                ),
-            ],
+            files: standard_files(spec)?,
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
             affinity: spec.affinity.as_ref(),

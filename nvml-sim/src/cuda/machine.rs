@@ -126,12 +126,12 @@ impl Thread<'_> {
             match &line.what {
                 Instruction::Return => return Ok(()),
                 Instruction::Branch { to } => at = *to,
-                other => self.step(other, memory, parameters)?,
+                other => self.execute(other, memory, parameters)?,
             }
         }
     }
 
-    fn step(
+    fn execute(
         &mut self,
         what: &Instruction,
         memory: &mut Memory,

@@ -10,6 +10,7 @@ use gmodel::gpu_health::{EventSource, GpuEventKind, ReadFailure, ReadFailureKind
 use crate::nvml::facts::{GpuEvent, GpuFacts, Inventory};
 use crate::nvml::health::GpuHealth;
 use crate::nvml::kernel_log::KernelXid;
+use crate::nvml::usage::GpuUse;
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
 pub const MAX_WAITING_EVENTS: usize = 1024;
@@ -42,6 +43,26 @@ pub struct SilentGpu<'a> {
     pub index: u32,
     pub silence: &'a ReadFailure,
     pub uuid: &'a mut Option<String>,
+}
+
+impl<'a> SilentGpu<'a> {
+    /// `None` where the GPU answered.
+    pub fn of_health(health: &'a mut GpuHealth) -> Option<Self> {
+        Some(SilentGpu {
+            index: health.index,
+            silence: health.reading.fault.as_ref()?,
+            uuid: &mut health.uuid,
+        })
+    }
+
+    /// `None` where the GPU answered.
+    pub fn of_use(sample: &'a mut GpuUse) -> Option<Self> {
+        Some(SilentGpu {
+            index: sample.index,
+            silence: sample.fault.as_ref()?,
+            uuid: &mut sample.uuid,
+        })
+    }
 }
 
 impl SharedState {

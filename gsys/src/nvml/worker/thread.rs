@@ -113,13 +113,7 @@ fn serve(requests: &Receiver<Request>, shared: &SharedState, open: &SourceOpener
                 if job.finish(shared)
                     && let Ok(readings) = &mut result
                 {
-                    shared.name_silent(readings.iter_mut().filter_map(|health| {
-                        Some(SilentGpu {
-                            index: health.index,
-                            silence: health.reading.fault.as_ref()?,
-                            uuid: &mut health.uuid,
-                        })
-                    }));
+                    shared.name_silent(readings.iter_mut().filter_map(SilentGpu::of_health));
                     shared.add_missing(readings);
                 }
                 let _ = answer.send(result);
@@ -131,13 +125,7 @@ fn serve(requests: &Receiver<Request>, shared: &SharedState, open: &SourceOpener
                 if job.finish(shared)
                     && let Ok(samples) = &mut result
                 {
-                    shared.name_silent(samples.iter_mut().filter_map(|sample| {
-                        Some(SilentGpu {
-                            index: sample.index,
-                            silence: sample.fault.as_ref()?,
-                            uuid: &mut sample.uuid,
-                        })
-                    }));
+                    shared.name_silent(samples.iter_mut().filter_map(SilentGpu::of_use));
                 }
                 let _ = answer.send(result);
             }

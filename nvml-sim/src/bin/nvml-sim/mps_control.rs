@@ -159,24 +159,7 @@ fn serve() -> io::Result<()> {
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket)?;
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let log = std::env::var_os("CUDA_MPS_LOG_DIRECTORY")
-        .map_or_else(|| "/var/log/nvidia-mps".into(), PathBuf::from);
-    fs::write(log.join("control.log"), "Starting control daemon\n")?;
-    let file = state_dir().join(format!("{visible}.json"));
-    fs::create_dir_all(state_dir())?;
-    let (daemon, uid) = (std::process::id(), fs::metadata("/proc/self")?.uid());
-    let known = MpsRecord {
-        daemon,
-        uid,
-        visible,
-        pipe: pipe.clone(),
-        log,
-        percent: 100.0,
-        ..MpsRecord::default()
-    };
-    let mut daemon = Daemon { known, file };
-    daemon.keep()?;
+    let mut daemon = Daemon::start(&pipe)?;
     fs::write(
         pipe.join("nvidia-cuda-mps-control.pid"),
         daemon.known.daemon.to_string(),
@@ -216,6 +199,28 @@ fn serve() -> io::Result<()> {
 }
 
 impl Daemon {
+    fn start(pipe: &Path) -> io::Result<Daemon> {
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+        let log = std::env::var_os("CUDA_MPS_LOG_DIRECTORY")
+            .map_or_else(|| "/var/log/nvidia-mps".into(), PathBuf::from);
+        fs::write(log.join("control.log"), "Starting control daemon\n")?;
+        let file = state_dir().join(format!("{visible}.json"));
+        fs::create_dir_all(state_dir())?;
+        let (daemon, uid) = (std::process::id(), fs::metadata("/proc/self")?.uid());
+        let known = MpsRecord {
+            daemon,
+            uid,
+            visible,
+            pipe: pipe.to_owned(),
+            log,
+            percent: 100.0,
+            ..MpsRecord::default()
+        };
+        let daemon = Daemon { known, file };
+        daemon.keep()?;
+        Ok(daemon)
+    }
+
     fn obey(&mut self, words: &[&str]) -> Result<String, String> {
         let known = &mut self.known;
         let answer = match *words {
