@@ -3,12 +3,12 @@
 //! Ties are as Slurm's page "Fair Tree Fairshare Algorithm" has them (Cox and Morrison, BYU): tied users share a rank, a
 //! user tied with an account has that of its best user, tied accounts are one. Never stores anything.
 
-use crate::names::{Places, hash};
 use crate::snapshot::{RunningRun, Snapshot};
-use crate::usage::{Clock, Decayed, Running, left_after, weight_of_type, weighted_micro};
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{Account, ROOT_ACCOUNT};
 use gmodel::{JobSpec, NodeId, Policy};
+use gpolicy::names::{Places, hash};
+use gpolicy::usage::{Clock, Decayed, RunningUse, left_after, weight_of_type, weighted_micro};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -210,7 +210,7 @@ impl<'a> FairTree<'a> {
     /// What everybody has used by now, weighted and decayed, with what runs.
     fn enter_use(&mut self, snapshot: &'a Snapshot) {
         let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
-        let mut running: Vec<Running> = vec![Running::default(); self.nodes.len()];
+        let mut running: Vec<RunningUse> = vec![RunningUse::default(); self.nodes.len()];
         let clock = Clock::new(snapshot.now, half_life);
         let weights = GpuWeights::new(snapshot);
         let mut last: Option<(&Arc<JobSpec>, usize)> = None;
@@ -222,7 +222,7 @@ impl<'a> FairTree<'a> {
             last = Some((&run.spec, at));
             let Some(started) = run.started else { continue };
             if running.len() <= at {
-                running.resize(at + 1, Running::default());
+                running.resize(at + 1, RunningUse::default());
             }
             running[at].add(&clock, weights.rate(snapshot, run), started);
         }

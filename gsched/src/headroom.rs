@@ -3,13 +3,13 @@
 //! GPUs are counted by type. Jobs of a partition that only shares some nodes with one that keeps headroom
 //! are held back on those. Never knows guarantees: lending limits are the quota's.
 
-use crate::limits::{ALL, GpuTypes, Holding, milli_text};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, NodeId, Policy, Reason, ReasonCode};
+use gpolicy::limits::{ALL, GpuTypes, Holding, milli_text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Partitions that keep some GPUs idle, with their nodes.

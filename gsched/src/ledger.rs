@@ -4,23 +4,23 @@
 //! nodes one by one: whether there is room is for the timeline. Words of sacctmgr(1).
 
 use self::shortage::period_text;
-use crate::account_tree::AccountTree;
 use crate::cluster::gpu_types::{GpuTypesOfNodes, gpu_types};
 use crate::headroom::{self, IdleGpus};
-use crate::limits::{
-    ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds,
-};
-use crate::names::Names;
 use crate::plan::Preempt;
 use crate::preempt::leaving::promised_guarantee;
 use crate::priority::{guaranteed_as, may_start};
-use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, Limits, Period};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gpolicy::account_tree::AccountTree;
+use gpolicy::limits::{
+    ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds,
+};
+use gpolicy::names::Names;
+use gpolicy::quota::{BudgetUse, Guarantees, StandingRun};
+use gpolicy::usage::UsageBook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -869,7 +869,7 @@ impl Ledger {
                         following(&present).take(MOST_PERIODS - 1).collect(),
                     )
                 });
-                let spent = BudgetUse::new(gpu_type, most, used, *present);
+                let spent = BudgetUse::new(gpu_type, most, used, present.0, present.1);
                 (
                     budget.clone(),
                     if budget.kind == BudgetKind::Cap {
@@ -945,9 +945,9 @@ impl Ledger {
         let inside: Vec<usize> = (0..self.runs.len())
             .filter(|at| !self.is_outside_quota(&snapshot.running[*at].spec))
             .collect();
-        let standing: Vec<Standing> = inside
+        let standing: Vec<StandingRun> = inside
             .iter()
-            .map(|&at| Standing {
+            .map(|&at| StandingRun {
                 account: whose[at].account.unwrap_or_default(),
                 held: &self.runs[at].held,
                 class: self.runs[at].before,

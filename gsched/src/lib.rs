@@ -2,7 +2,6 @@
 //!
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
-pub mod account_tree;
 mod backfill;
 pub mod calibration;
 pub mod changes;
@@ -15,18 +14,14 @@ pub mod forecast;
 pub mod headroom;
 pub mod job;
 pub mod ledger;
-pub mod limits;
 pub mod mig;
-mod names;
 mod pass;
 pub mod place;
 pub mod plan;
 pub mod preempt;
 pub mod priority;
-pub mod quota;
 pub mod run_lengths;
 pub mod snapshot;
-pub mod usage;
 pub mod why;
 pub mod window;
 mod world;

@@ -1,7 +1,6 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
 use crate::cluster::timeline::UNLIMITED_SECS;
-use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::constraint::Constraint;
@@ -11,6 +10,7 @@ use gmodel::partition_list::names;
 use gmodel::rare::{Rare, Usual};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
+use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut, RangeInclusive};

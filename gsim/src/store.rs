@@ -6,7 +6,7 @@
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{Event, Rows};
 use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp};
-use gsched::usage::UsageBook;
+use gpolicy::usage::UsageBook;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};

@@ -54,6 +54,7 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::LongFunctions, "gadm", 5),
     (Rule::LongFunctions, "gcore", 15),
     (Rule::LongFunctions, "gmodel", 4),
+    (Rule::LongFunctions, "gpolicy", 3),
     (Rule::LongFunctions, "gpuctld", 3),
     (Rule::LongFunctions, "gq", 15),
     (Rule::LongFunctions, "gslurm", 8),

@@ -15,9 +15,10 @@ use spdx::{Expression, ParseMode};
 const ARROWS: &[(&str, &[&str])] = &[
     ("gmodel", &[]),
     ("gconfig", &["gmodel"]),
-    ("gsched", &["gmodel"]),
-    ("gcore", &["gmodel", "gsched"]),
-    ("gsim", &["gmodel", "gconfig", "gsched", "gcore"]),
+    ("gpolicy", &["gmodel"]),
+    ("gsched", &["gmodel", "gpolicy"]),
+    ("gcore", &["gmodel", "gpolicy", "gsched"]),
+    ("gsim", &["gmodel", "gconfig", "gpolicy", "gsched", "gcore"]),
     // Experiments, outside of the default build.
     ("gsim-lab", &["gmodel", "gsched", "gcore", "gsim"]),
     ("gwire", &["gmodel"]),
@@ -27,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The planner thread calls the scheduler itself.
     (
         "gpuctld",
-        &["gmodel", "gconfig", "gsched", "gcore", "gwire"],
+        &["gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gwire"],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
     ("gstepd", &["gmodel", "gsys"]),
@@ -56,7 +57,7 @@ const DEV_ARROWS: &[(&str, &[&str])] = &[
 /// Crates named otherwise than their folder, since `tests` and `benches` are no names for a crate.
 const FOLDERS: &[(&str, &str)] = &[("gpupool-tests", "tests"), ("gpupool-bench", "benches")];
 /// No clock, no I/O, no hash order. gsim's command reads and prints, its library does not.
-const PURE: &[&str] = &["gmodel", "gconfig", "gsched", "gcore", "gsim"];
+const PURE: &[&str] = &["gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gsim"];
 /// Crates from outside that pure crates may build on.
 const PURE_MAY_USE: &[&str] = &[
     "serde",

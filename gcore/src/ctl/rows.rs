@@ -8,7 +8,7 @@ use crate::ctl::gpu;
 use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
 use crate::ctl::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
-use gsched::usage::UsageBook;
+use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn bound(node: &mut Node) {
 
 /// The usage book as a list of account, user and entry.
 mod usage_entries {
-    use gsched::usage::{UsageBook, UsageEntry};
+    use gpolicy::usage::{UsageBook, UsageEntry};
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub fn serialize<S: Serializer>(usage: &UsageBook, serializer: S) -> Result<S::Ok, S::Error> {

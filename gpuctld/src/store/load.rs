@@ -7,7 +7,7 @@ use gcore::ctl::RecentSpecs;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{KEPT_FINISHED, Rows};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
-use gsched::usage::{UsageBook, UsageEntry};
+use gpolicy::usage::{UsageBook, UsageEntry};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};

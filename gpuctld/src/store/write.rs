@@ -12,7 +12,7 @@ use gcore::ctl::{Event, State};
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{ExitCode, JobId, JobSpec, NodeId, RunClass, RunId, Timestamp};
-use gsched::usage::UsageBook;
+use gpolicy::usage::UsageBook;
 use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

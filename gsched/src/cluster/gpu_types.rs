@@ -2,13 +2,13 @@
 //!
 //! Made once a pass with the ledger. Knows nodes by their GPUs only: what is free is for the timeline.
 
-use crate::limits::{ALL, GpuTypes, Holding};
 use crate::snapshot::{RunningRun, Snapshot};
 use gmodel::config::MigCuts;
 use gmodel::mig::least_milli;
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, Policy};
+use gpolicy::limits::{ALL, GpuTypes, Holding};
 use std::collections::BTreeMap;
 
 /// The type of each node's GPUs, by slot.

@@ -5,11 +5,11 @@
 
 use super::{FairTree, GpuWeights, PPM, ShareNode};
 use crate::changes::Changes;
-use crate::names::hash;
 use crate::snapshot::{RunningRun, Snapshot};
-use crate::usage::{Clock, Decayed, Running, UsageBook, UsageEntry, Weighted};
 use gmodel::config::ClusterConfig;
 use gmodel::{Policy, RunId, Timestamp};
+use gpolicy::names::hash;
+use gpolicy::usage::{Clock, Decayed, RunningUse, UsageBook, UsageEntry, WeightedUse};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -51,11 +51,11 @@ struct Person {
     user: Option<Box<str>>,
     /// How many runs are charged to them, and what those have used.
     runs: u32,
-    running: Running,
+    running: RunningUse,
     /// Their row of the book.
     entry: Option<Arc<UsageEntry>>,
     /// What is left of earlier use; nothing as soon as their runs or their row are others.
-    known: Option<Weighted>,
+    known: Option<WeightedUse>,
     /// The last pass in which they had jobs that wait.
     waited: u64,
     is_moving: bool,
@@ -238,7 +238,7 @@ impl Standings {
             for at in 0..self.people.len() {
                 if self.people[at].runs > 0 {
                     let person = &mut self.people[at];
-                    (person.runs, person.running, person.known) = (0, Running::default(), None);
+                    (person.runs, person.running, person.known) = (0, RunningUse::default(), None);
                     self.is_due(at);
                 }
             }

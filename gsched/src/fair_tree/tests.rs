@@ -463,7 +463,7 @@ proptest! {
                 }
                 (3, Some(last)) => {
                     let run = snapshot.running.remove(usize::from(who) % (last + 1));
-                    let rate = crate::usage::Rate { weighted_micro: u64::from(amount) * 1000, ..Default::default() };
+                    let rate = gpolicy::usage::Rate { weighted_micro: u64::from(amount) * 1000, ..Default::default() };
                     let book = Arc::make_mut(&mut snapshot.usage);
                     let from = run.started.unwrap_or(snapshot.now);
                     book.charge(&run.spec.account, &run.spec.user.name, &rate, from, snapshot.now, half_life);

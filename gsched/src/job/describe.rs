@@ -1,9 +1,9 @@
 //! A demand in words. Texts that a long queue shares are the same in every pass, so that it does not change with each start.
 
 use crate::job::demand::{Demand, GpuDemand, MemDemand};
-use crate::limits::count;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::{Reason, ReasonCode};
+use gpolicy::limits::count;
 
 /// What is wrong with a GPU, in its node's words, under the number that people call it by.
 pub(crate) fn fault(gpu: &gmodel::node::GpuEntry) -> String {
@@ -48,7 +48,7 @@ pub fn describe(demand: &Demand) -> String {
             let kind = kind.as_deref().unwrap_or("GPU");
             Some(format!(
                 "{} of one {kind}",
-                crate::limits::milli_text(u64::from(milli))
+                gpolicy::limits::milli_text(u64::from(milli))
             ))
         }
         kind if let GpuAmount::Mig { profile, .. } = &first.gpus.amount => {

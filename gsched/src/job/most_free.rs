@@ -4,11 +4,11 @@ use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::{Amount, Kinds};
 use crate::job::job_class::JobClass;
-use crate::limits::count;
 use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
 use gmodel::GpuPart;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
+use gpolicy::limits::count;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -9,12 +9,12 @@ use crate::job::job_class::{JobClass, JobClassId};
 use crate::job::job_classes::JobClasses;
 use crate::job::reason::{self, standing};
 use crate::job::usual::{NO_SORT, Sort, UsualJobs};
-use crate::names::Names;
 use crate::priority::{Factors, Scale};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::window::Windows;
 use gmodel::policy::JobOrder;
 use gmodel::{JobId, Reason, Timestamp};
+use gpolicy::names::Names;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 

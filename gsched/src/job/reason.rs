@@ -2,10 +2,10 @@
 //!
 //! Texts that a long queue shares are the same in every pass, so that it does not change with each job that starts.
 
-use crate::limits::secs_text;
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use gmodel::config::{Partition, PartitionState};
 use gmodel::{JobSpec, Policy, Reason, ReasonCode};
+use gpolicy::limits::secs_text;
 
 /// The reason of a job with this owner's hold on it.
 pub fn held_by(owner: &str) -> Reason {

@@ -5,9 +5,9 @@
 use super::holder::LimitKind;
 use super::{Found, Ledger, Take, Who};
 use crate::headroom::{IdleGpus, When};
-use crate::limits::{Holding, milli_text};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::{JobSpec, Reason, ReasonCode, RunClass};
+use gpolicy::limits::{Holding, milli_text};
 use std::collections::BTreeMap;
 
 impl Ledger {

@@ -4,9 +4,9 @@
 
 use super::{Ledger, Take, Who};
 use crate::headroom::{IdleGpus, When, keepers_on};
-use crate::limits::Holding;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::{JobId, JobSpec, NodeId, Reason, RunClass};
+use gpolicy::limits::Holding;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

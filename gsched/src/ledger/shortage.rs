@@ -3,12 +3,12 @@
 //! Counts nothing and decides nothing: the ledger does.
 
 use super::{Ledger, Who};
-use crate::limits::{Holding, hours_text, milli_text};
 use crate::priority::{asked, guaranteed_as};
-use crate::quota::Short;
 use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
 use gmodel::policy::{BudgetKind, Period};
+use gpolicy::limits::{Holding, hours_text, milli_text};
+use gpolicy::quota::GuaranteeShortage;
 
 /// Why a job would borrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Ledger {
                     spec.account
                 ))
             }
-            Some(Short::Gpus {
+            Some(GuaranteeShortage::Gpus {
                 account,
                 gpu_type,
                 most,
@@ -96,7 +96,7 @@ impl Ledger {
                     }
                 }
             }
-            Some(Short::SetApart {
+            Some(GuaranteeShortage::SetApart {
                 account,
                 gpu_type,
                 most,
@@ -117,7 +117,7 @@ impl Ledger {
                     )),
                 }
             }
-            Some(Short::Budget { account, at }) => self.of_budget(account, at, held),
+            Some(GuaranteeShortage::Budget { account, at }) => self.of_budget(account, at, held),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Whether the reservation that a job names admits it, now or in a later window.
 
 use crate::job::job_class::JobClassId;
-use crate::limits::secs_text;
 use crate::pass::Pass;
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
+use gpolicy::limits::secs_text;
 
 pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
     let reserved = &pass.memory.windows.list[pass.shape(shape).claim.own()?];

@@ -2,9 +2,9 @@
 
 use crate::cluster::node_state::Hold;
 use crate::cluster::timeline::Count;
-use crate::limits::LOST_BY_SLICES;
 use gmodel::Timestamp;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
+use gpolicy::limits::LOST_BY_SLICES;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 

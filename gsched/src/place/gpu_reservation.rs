@@ -7,7 +7,6 @@ use crate::cluster::nodes::{Cluster, end_after, end_of};
 use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
 use crate::job::job_class::JobClassId;
-use crate::limits::milli_text;
 use crate::pass::{Pass, WaitCause};
 use crate::place::counted::{
     GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,
@@ -18,6 +17,7 @@ use crate::window::{Claim, Window, Windows, asked};
 use gmodel::policy::{ALL_GPUS, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
 use gmodel::{Reason, ReasonCode, Timestamp};
+use gpolicy::limits::milli_text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

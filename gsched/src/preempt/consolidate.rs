@@ -6,7 +6,6 @@
 use crate::cluster::nodes::end_of;
 use crate::cluster::timeline::Need;
 use crate::job::job_class::JobClassId;
-use crate::limits::count;
 use crate::pass::Pass;
 use crate::place::allowed::check_limits;
 use crate::plan::Preempt;
@@ -17,6 +16,7 @@ use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::window::Claim;
 use gmodel::policy::PreemptMode;
 use gmodel::{GpuPart, Reason, ReasonCode, RunClass, RunId};
+use gpolicy::limits::count;
 use std::collections::BTreeSet;
 
 /// Runs that are moved for one job at most.

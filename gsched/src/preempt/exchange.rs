@@ -3,14 +3,13 @@
 //! Classes are by count, so the runs that an account has too many may stand elsewhere than where room is needed. No
 //! account stands on less of its guarantee afterwards than before. Ends nothing itself.
 
-use crate::account_tree::AccountTree;
 use crate::ledger::Ledger;
-use crate::limits::Holding;
 use crate::preempt::holders::NodeSet;
 use crate::preempt::victims::lender_of;
-use crate::quota::Guarantees;
 use crate::snapshot::{RunningRun, Snapshot};
 use gmodel::{RunClass, RunId};
+use gpolicy::limits::Holding;
+use gpolicy::quota::Guarantees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -206,16 +205,6 @@ pub(crate) fn search(
     }
     let all: Vec<usize> = union.into_iter().collect();
     (on.len() > nodes && proof(&all)).then_some(all)
-}
-
-impl Guarantees {
-    /// Whether every guarantee at or above an account has as much standing on it as it had before.
-    fn stands_on_as_much(&self, before: &Self, tree: &AccountTree, account: u32) -> bool {
-        tree.line(account).all(|above| {
-            self.guaranteed_types(above)
-                .all(|gpu_type| self.used(above, gpu_type) >= before.used(above, gpu_type))
-        })
-    }
 }
 
 #[cfg(test)]

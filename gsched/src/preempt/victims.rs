@@ -3,19 +3,19 @@
 //! Guaranteed demand reclaims from borrowers, a QOS from those it preempts, and among borrowers an account below its fair
 //! part from one above. Every set is proved by the caller's `fits`. Ends nothing itself.
 
-use crate::account_tree::ROOT;
 use crate::ledger::Ledger;
-use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt::exchange::{self, Heirs, Leaver};
 use crate::preempt::holders::{Holder, NodeNeed, NodeSet, cheapest_nodes};
 use crate::preempt::leaving::promised_guarantee;
 use crate::preempt::victim_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
 use crate::priority::{gpus_asked, gpus_counted, guaranteed_as};
-use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
 use gmodel::{JobId, RunClass, RunId, Timestamp};
+use gpolicy::account_tree::ROOT;
+use gpolicy::limits::{ALL, milli_text};
+use gpolicy::quota::Guarantees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,11 @@
 //! Jobs that limits refuse: forecasts name the limit and its holder that ends first; caps hold over their periods.
 
 use crate::tests::world::{NOW, world};
-use crate::usage::Rate;
 use crate::{Holder, PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan, why};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
 use gmodel::{JobId, RunId, Timestamp};
+use gpolicy::usage::Rate;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Charges runs to their accounts and users when they are over: here and nowhere else.
 //!
-//! The usage of a live run is added where the book is read (`gsched::usage`), so nothing is written while it
+//! The usage of a live run is added where the book is read (`gpolicy::usage`), so nothing is written while it
 //! runs.
 
 use crate::ctl::state::{Outcome, State};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSlot, JobId, NodeId, RunId};
-use gsched::usage::Rate;
+use gpolicy::usage::Rate;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

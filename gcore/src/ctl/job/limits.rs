@@ -12,8 +12,8 @@ use gmodel::gpu_request::GpuAmount;
 use gmodel::partition_list::is_among;
 use gmodel::policy::{GpuAmounts, JobLimits, Limits};
 use gmodel::{JobSpec, RefusalKind, Timestamp};
+use gpolicy::limits::{Bound, GpuTypes, Holding, Scope, job_exceeds};
 use gsched::Demand;
-use gsched::limits::{Bound, GpuTypes, Holding, Scope, job_exceeds};
 use std::collections::BTreeMap;
 
 /// A scope with limits, and the jobs that count against it.
@@ -327,7 +327,7 @@ fn holding(demand: &Demand, limit_secs: Option<u32>, now: Timestamp, types: &Gpu
         let number = gpus
             .gpu_type
             .as_deref()
-            .map_or(gsched::limits::ALL, |name| types.number(name));
+            .map_or(gpolicy::limits::ALL, |name| types.number(name));
         wanted.add_gpus(number, milli);
     }
     wanted

@@ -222,7 +222,7 @@ fn word(gpu_type: &str) -> &str {
 }
 
 fn gpus(milli: u64) -> String {
-    gsched::limits::milli_text(milli)
+    gpolicy::limits::milli_text(milli)
 }
 
 fn defaults(policy: &Policy, found: &mut Vec<String>) {

@@ -9,7 +9,7 @@ use gmodel::constraint::Constraint;
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
-use gsched::limits::{LOST_BY_SLICES, milli_text};
+use gpolicy::limits::{LOST_BY_SLICES, milli_text};
 use gsched::window::{Window, first_meeting, next, suits};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -183,7 +183,7 @@ pub(crate) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Times
 
 /// What is used of each budget of an account, in the order of its budgets.
 pub(crate) fn tell_use(row: &mut AccountRow, ledger: &gsched::ledger::Ledger) {
-    let hours = |use_: u128| use_ as f64 / gsched::limits::GPU_HOUR as f64;
+    let hours = |use_: u128| use_ as f64 / gpolicy::limits::GPU_HOUR as f64;
     for (budget, (_, used)) in row.budgets.iter_mut().zip(ledger.budgets(&row.name)) {
         budget.used_gpu_hours = Some(hours(used.used));
         budget.promised_gpu_hours = Some(hours(used.promised));

@@ -1,9 +1,9 @@
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Preempt, WorkBudget};
-use crate::quota::Guarantees;
 use crate::snapshot::{RunningRun, Snapshot};
 use crate::tests::world::world;
 use gmodel::{JobId, RunClass, RunId};
+use gpolicy::quota::Guarantees;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -149,7 +149,7 @@ fn standing(
     }
     let ledger = Ledger::new(&after);
     let used = |guarantees: &Guarantees, name: &str| {
-        guarantees.used(ledger.tree().number(name).unwrap(), crate::limits::ALL)
+        guarantees.used(ledger.tree().number(name).unwrap(), gpolicy::limits::ALL)
     };
     let accounts = snapshot.policy.accounts.keys();
     accounts

@@ -2,7 +2,7 @@
 //! and a function of the runs alone: not of when it is computed, how often, or in which order runs are charged.
 //!
 //! Use is kept by half-life ("epoch"), each charge times 2^(part of the half-life that had gone by), and halved once for
-//! each epoch when it is read. Never knows who may run. Words of slurm.conf(5): PriorityDecayHalfLife, raw usage.
+//! each epoch when it is read. Decides nothing about runs. Words of slurm.conf(5): PriorityDecayHalfLife, raw usage.
 
 use gmodel::policy::{FairShare, Period};
 use gmodel::run::NodeShare;
@@ -56,12 +56,12 @@ const fn sums() -> [u64; STEPS + 1] {
     all
 }
 
-/// What everybody has used. Rows of the store are its entries.
+/// The usage of all accounts and users. Rows of the store are its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageBook {
     /// The entry of the empty user is the account's own.
     rows: Rows,
-    /// Whose midnights begin the periods. Use that was charged before another zone was set stays where it was.
+    /// The zone in which periods begin at midnight. Use that was charged before another zone was set stays where it was.
     zone: Arc<TimeZone>,
 }
 
@@ -169,7 +169,7 @@ pub struct Clock {
 
 /// What a user's runs have used, to be read at any moment of the half-life in which they were added.
 #[derive(Clone, Debug, Default)]
-pub struct Running {
+pub struct RunningUse {
     /// Millionths of a GPU that they use together.
     micro: u128,
     /// What they would have used of the half-life before they started.
@@ -180,7 +180,7 @@ pub struct Running {
 
 /// What is left in a half-life of earlier use, with what runs used before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weighted {
+pub struct WeightedUse {
     epoch: i64,
     sum: u128,
 }
@@ -200,12 +200,12 @@ impl Clock {
 
 impl Clock {
     /// Whether runs that were added by another are to be read by this: it is as late or later in the same half-life.
-    pub(crate) fn goes_on_from(&self, before: &Self) -> bool {
+    pub fn goes_on_from(&self, before: &Self) -> bool {
         (self.half_life_secs, self.epoch) == (before.half_life_secs, before.epoch)
             && self.now >= before.now
     }
 
-    pub(crate) fn is_after(&self, time: Timestamp) -> bool {
+    pub fn is_after(&self, time: Timestamp) -> bool {
         self.now > time
     }
 
@@ -222,7 +222,7 @@ impl Clock {
     }
 
     /// Whether nothing has decayed since another reading: what is left of use stays the same within a step of its half-life.
-    pub(crate) fn is_in_step_of(&self, other: &Self) -> bool {
+    pub fn is_in_step_of(&self, other: &Self) -> bool {
         let step = |clock: &Self| {
             clock
                 .now
@@ -233,12 +233,12 @@ impl Clock {
     }
 
     /// Use that was recorded with another half-life falls at every moment.
-    pub(crate) fn has_half_life_of(&self, used: &Decayed) -> bool {
+    pub fn has_half_life_of(&self, used: &Decayed) -> bool {
         used.half_life_secs == self.half_life_secs
     }
 }
 
-impl Running {
+impl RunningUse {
     /// Adds a run that uses `micro` millionths of a GPU since it started.
     pub fn add(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
         if started >= clock.now {
@@ -256,7 +256,7 @@ impl Running {
     }
 
     /// Takes a run away that was added in the same half-life.
-    pub(crate) fn remove(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
+    pub fn remove(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
         self.micro -= u128::from(micro);
         self.not_used -= u128::from(micro) * clock.weighted_until(started);
         clock.each_before(started, |epoch, weighted| {
@@ -323,7 +323,7 @@ impl UsageBook {
             .map(|row| (&*row.account, &*row.user, &*row.entry))
     }
 
-    /// Of those who used anything: account, user, and what is left of it.
+    /// Of each user with usage: account, user, and what is left of it.
     pub fn users(&self) -> impl Iterator<Item = (&str, &str, &Decayed)> {
         self.rows()
             .filter(|(_, user, _)| !user.is_empty())
@@ -331,12 +331,12 @@ impl UsageBook {
     }
 
     /// How many of those there are.
-    pub(crate) fn user_count(&self) -> usize {
+    pub fn user_count(&self) -> usize {
         self.rows.users
     }
 
     /// The rows of users that are not as they were before.
-    pub(crate) fn users_since<'a>(
+    pub fn users_since<'a>(
         &'a self,
         before: Option<&'a Self>,
     ) -> impl Iterator<Item = (&'a str, &'a str, &'a Arc<UsageEntry>)> {
@@ -455,16 +455,16 @@ impl Decayed {
     }
 
     /// What is left of this and of what runs have used since they began.
-    pub fn with(&self, running: &Running, clock: &Clock) -> u64 {
+    pub fn with(&self, running: &RunningUse, clock: &Clock) -> u64 {
         self.with_known(running, clock, &mut None)
     }
 
-    /// The same by somebody who keeps what was found out until one of these changes in more than what runs use at the moment.
-    pub(crate) fn with_known(
+    /// The same for a caller that keeps the result until one of these changes in more than the use of live runs.
+    pub fn with_known(
         &self,
-        running: &Running,
+        running: &RunningUse,
         clock: &Clock,
-        known: &mut Option<Weighted>,
+        known: &mut Option<WeightedUse>,
     ) -> u64 {
         if self.half_life_secs != clock.half_life_secs {
             if running.is_empty() {
@@ -478,7 +478,7 @@ impl Decayed {
             Some(known) if known.epoch == clock.epoch => known.sum,
             _ => {
                 let sum = self.weighted_in(clock.epoch, &running.before);
-                *known = Some(Weighted {
+                *known = Some(WeightedUse {
                     epoch: clock.epoch,
                     sum,
                 });

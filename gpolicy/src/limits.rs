@@ -1,7 +1,7 @@
-//! Hard limits in numbers: what a run holds, what somebody holds already, and the sentence when both are too much.
+//! Hard limits in numbers: what a run holds, what its account or user holds already, and the reason when both exceed a limit.
 //!
-//! Owns the comparison and the words of each reason (Slurm's spelling). Never knows who is under which limit: that is
-//! the ledger's. Source: sacctmgr(1), "resource limits".
+//! Owns the comparison and the words of each reason (Slurm's spelling). Which limits apply to a job is the
+//! ledger's to know. Source: sacctmgr(1), "resource limits".
 
 use gmodel::policy::{ALL_GPUS, GpuAmounts, JobLimits, Limits};
 use gmodel::{Reason, ReasonCode, Timestamp};
@@ -13,7 +13,7 @@ const FEW_TYPES: usize = 4;
 /// Thousandths of a GPU that its slices together may lack: seven of 142 are all of it.
 pub const LOST_BY_SLICES: u64 = 6;
 
-/// GPU types by number. 0 is all types together; the last one stands for types nobody named.
+/// GPU types by number. 0 is all types together; the last one stands for types without a name.
 #[derive(Clone, Debug)]
 pub struct GpuTypes {
     names: Vec<String>,
@@ -148,7 +148,7 @@ impl Holding {
     }
 }
 
-/// What somebody holds.
+/// What the runs hold together that count for one limit.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     pub jobs: u64,
@@ -217,7 +217,7 @@ pub struct Bound {
     gpus: Vec<(usize, u64)>,
 }
 
-/// Whose limit it is: which code says so, and how the sentence begins.
+/// What a limit is on: it decides the reason's code and how its sentence begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Account,
@@ -231,7 +231,7 @@ pub enum Scope {
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum BoundedAmount {
     Jobs,
     Gpus,
     Cpus,
@@ -281,18 +281,18 @@ impl Bound {
         let none = Meter::default();
         let held = meter.unwrap_or(&none);
         let (what, text) = match self.over(held, wanted, now)? {
-            Over::Jobs(most) => (
-                What::Jobs,
+            ExceededBound::Jobs(most) => (
+                BoundedAmount::Jobs,
                 format!(
                     "may run {} at once and runs {}",
                     count(most, "job"),
                     held.jobs
                 ),
             ),
-            Over::Gpus(number, most) => {
+            ExceededBound::Gpus(number, most) => {
                 let (has, wants) = (held.gpus_of(number), wanted.of(number));
                 (
-                    What::Gpus,
+                    BoundedAmount::Gpus,
                     holds(
                         &types.text(number, most),
                         &milli_text(has),
@@ -300,23 +300,23 @@ impl Bound {
                     ),
                 )
             }
-            Over::Cpus(most) => (
-                What::Cpus,
+            ExceededBound::Cpus(most) => (
+                BoundedAmount::Cpus,
                 holds(
                     &count(most, "CPU"),
                     &held.cpus.to_string(),
                     &wanted.cpus.to_string(),
                 ),
             ),
-            Over::Nodes(most) => (
-                What::Nodes,
+            ExceededBound::Nodes(most) => (
+                BoundedAmount::Nodes,
                 holds(
                     &count(most, "node"),
                     &held.nodes.to_string(),
                     &wanted.nodes.to_string(),
                 ),
             ),
-            Over::GpuHours(most) => {
+            ExceededBound::GpuHours(most) => {
                 let has = if held.endless > 0 {
                     "are without end".into()
                 } else {
@@ -326,7 +326,7 @@ impl Bound {
                     format!("adds {}", hours_text(adds))
                 });
                 (
-                    What::GpuHours,
+                    BoundedAmount::GpuHours,
                     format!(
                         "may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"
                     ),
@@ -340,41 +340,41 @@ impl Bound {
     }
 
     /// Which one that is, and how much it allows.
-    pub(crate) fn over(&self, held: &Meter, wanted: &Holding, now: Timestamp) -> Option<Over> {
+    pub fn over(&self, held: &Meter, wanted: &Holding, now: Timestamp) -> Option<ExceededBound> {
         if let Some(most) = self.jobs.map(u64::from).filter(|most| held.jobs >= *most) {
-            return Some(Over::Jobs(most));
+            return Some(ExceededBound::Jobs(most));
         }
         let is_over = |&&(number, most): &&(usize, u64)| {
             wanted.of(number) > 0 && held.gpus_of(number) + wanted.of(number) > most
         };
         if let Some((number, most)) = self.gpus.iter().find(is_over) {
-            return Some(Over::Gpus(*number, *most));
+            return Some(ExceededBound::Gpus(*number, *most));
         }
         if let Some(most) = self
             .cpus
             .map(u64::from)
             .filter(|most| held.cpus + wanted.cpus > *most)
         {
-            return Some(Over::Cpus(most));
+            return Some(ExceededBound::Cpus(most));
         }
         if let Some(most) = self
             .nodes
             .map(u64::from)
             .filter(|most| held.nodes + wanted.nodes > *most)
         {
-            return Some(Over::Nodes(most));
+            return Some(ExceededBound::Nodes(most));
         }
         let most = self.gpu_hours.filter(|_| wanted.gpus > 0)?;
         let adds = promise(wanted, now);
         let within = held.endless == 0
             && adds.is_some_and(|adds| held.promised + adds <= u128::from(most) * GPU_HOUR);
-        (!within).then_some(Over::GpuHours(most))
+        (!within).then_some(ExceededBound::GpuHours(most))
     }
 }
 
-/// What of a bound somebody would exceed, with what it allows: GPUs of a type by its number, in thousandths.
+/// What of a bound would be exceeded, with what it allows: GPUs of a type by its number, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub enum ExceededBound {
     Jobs(u64),
     Gpus(usize, u64),
     Cpus(u64),
@@ -383,32 +383,48 @@ pub(crate) enum Over {
 }
 
 impl Scope {
-    const fn code(self, what: What) -> ReasonCode {
+    const fn code(self, what: BoundedAmount) -> ReasonCode {
         use ReasonCode as R;
         match (self, what) {
-            (Self::Account, What::Jobs) => R::AssocGrpJobsLimit,
-            (Self::Account, What::Gpus) => R::AssocGrpGRES,
-            (Self::Account, What::Cpus) => R::AssocGrpCpuLimit,
-            (Self::Account, What::Nodes) => R::AssocGrpNodeLimit,
-            (Self::Account | Self::UserInAccount, What::GpuHours) => R::AssocGrpGRESRunMinutes,
-            (Self::UserInAccount, What::Jobs) => R::AssocMaxJobsLimit,
-            (Self::UserInAccount, What::Gpus) => R::AssocMaxGRESPerUser,
-            (Self::UserInAccount, What::Cpus) => R::AssocMaxCpuPerUser,
-            (Self::UserInAccount, What::Nodes) => R::AssocMaxNodePerUser,
+            (Self::Account, BoundedAmount::Jobs) => R::AssocGrpJobsLimit,
+            (Self::Account, BoundedAmount::Gpus) => R::AssocGrpGRES,
+            (Self::Account, BoundedAmount::Cpus) => R::AssocGrpCpuLimit,
+            (Self::Account, BoundedAmount::Nodes) => R::AssocGrpNodeLimit,
+            (Self::Account | Self::UserInAccount, BoundedAmount::GpuHours) => {
+                R::AssocGrpGRESRunMinutes
+            }
+            (Self::UserInAccount, BoundedAmount::Jobs) => R::AssocMaxJobsLimit,
+            (Self::UserInAccount, BoundedAmount::Gpus) => R::AssocMaxGRESPerUser,
+            (Self::UserInAccount, BoundedAmount::Cpus) => R::AssocMaxCpuPerUser,
+            (Self::UserInAccount, BoundedAmount::Nodes) => R::AssocMaxNodePerUser,
             // A partition's limits are those of its own QOS in Slurm.
-            (Self::Qos | Self::Partition, What::Jobs) => R::QOSGrpJobsLimit,
-            (Self::Qos | Self::Partition, What::Gpus) => R::QOSGrpGRES,
-            (Self::Qos | Self::Partition, What::Cpus) => R::QOSGrpCpuLimit,
-            (Self::Qos | Self::Partition, What::Nodes) => R::QOSGrpNodeLimit,
-            (Self::UserInQos | Self::UserInPartition, What::Jobs) => R::QOSMaxJobsPerUserLimit,
-            (Self::UserInQos | Self::UserInPartition, What::Gpus) => R::QOSMaxGRESPerUser,
-            (Self::UserInQos | Self::UserInPartition, What::Cpus) => R::QOSMaxCpuPerUserLimit,
-            (Self::UserInQos | Self::UserInPartition, What::Nodes) => R::QOSMaxNodePerUserLimit,
-            (Self::AccountInQos | Self::AccountInPartition, What::Jobs) => R::MaxJobsPerAccount,
-            (Self::AccountInQos | Self::AccountInPartition, What::Gpus) => R::MaxGRESPerAccount,
-            (Self::AccountInQos | Self::AccountInPartition, What::Cpus) => R::MaxCpuPerAccount,
-            (Self::AccountInQos | Self::AccountInPartition, What::Nodes) => R::MaxNodePerAccount,
-            (_, What::GpuHours) => R::QOSGrpGRESRunMinutes,
+            (Self::Qos | Self::Partition, BoundedAmount::Jobs) => R::QOSGrpJobsLimit,
+            (Self::Qos | Self::Partition, BoundedAmount::Gpus) => R::QOSGrpGRES,
+            (Self::Qos | Self::Partition, BoundedAmount::Cpus) => R::QOSGrpCpuLimit,
+            (Self::Qos | Self::Partition, BoundedAmount::Nodes) => R::QOSGrpNodeLimit,
+            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Jobs) => {
+                R::QOSMaxJobsPerUserLimit
+            }
+            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Gpus) => R::QOSMaxGRESPerUser,
+            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Cpus) => {
+                R::QOSMaxCpuPerUserLimit
+            }
+            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Nodes) => {
+                R::QOSMaxNodePerUserLimit
+            }
+            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Jobs) => {
+                R::MaxJobsPerAccount
+            }
+            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Gpus) => {
+                R::MaxGRESPerAccount
+            }
+            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Cpus) => {
+                R::MaxCpuPerAccount
+            }
+            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Nodes) => {
+                R::MaxNodePerAccount
+            }
+            (_, BoundedAmount::GpuHours) => R::QOSGrpGRESRunMinutes,
         }
     }
 
@@ -498,7 +514,7 @@ fn holds(most: &str, has: &str, wants: &str) -> String {
 }
 
 /// `1 node`, `2 nodes`.
-pub(crate) fn count(number: u64, name: &str) -> String {
+pub fn count(number: u64, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -8,7 +8,7 @@ use crate::limits::{ALL, GpuTypes, Holding};
 use gmodel::policy::{Account, BudgetKind, GpuAmounts};
 use gmodel::{Policy, RunClass, Timestamp};
 
-/// What is guaranteed to whom, and how much of it is in use.
+/// The guarantees of all accounts, and how much of each is in use.
 #[derive(Clone, Debug, Default)]
 pub struct Guarantees {
     levels: Vec<Level>,
@@ -51,19 +51,19 @@ pub struct BudgetUse {
     pub start: Timestamp,
     pub end: Timestamp,
     /// Of a cap: what runs may use of the periods that follow.
-    later: Vec<Later>,
+    later: Vec<LaterPeriod>,
 }
 
 /// A period that is to come.
 #[derive(Clone, Debug)]
-struct Later {
+struct LaterPeriod {
     start: Timestamp,
     end: Timestamp,
     promised: u128,
 }
 
 /// What a job would use beyond what is left of a period.
-pub struct Beyond {
+pub struct BudgetExcess {
     /// The period's begin, where it is to come.
     pub from: Option<Timestamp>,
     pub promised: u128,
@@ -79,7 +79,7 @@ struct Lender {
 }
 
 /// A run as the walk sees it.
-pub struct Standing<'a> {
+pub struct StandingRun<'a> {
     pub account: u32,
     pub held: &'a Holding,
     /// As decided before.
@@ -89,7 +89,7 @@ pub struct Standing<'a> {
 }
 
 impl Guarantees {
-    /// `None` where nobody is guaranteed anything. `used` says what the account and those below it used in a period.
+    /// `None` where no account has a guarantee. `used` says what the account and those below it used in a period.
     pub fn new(
         policy: &Policy,
         tree: &AccountTree,
@@ -151,7 +151,12 @@ impl Guarantees {
 
     /// What has no room for `held` more, where something is granted: GPUs of a type before those of all, and before
     /// budgets, at the nearest account.
-    pub fn short_of(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
+    pub fn short_of(
+        &self,
+        tree: &AccountTree,
+        account: u32,
+        held: &Holding,
+    ) -> Option<GuaranteeShortage> {
         let gpus = |all: bool| {
             let mut of_types = held
                 .each()
@@ -165,7 +170,12 @@ impl Guarantees {
     }
 
     /// What of GPUs would have no room for `held` even if nothing ran: that waits for a larger guarantee.
-    pub fn never_fits(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
+    pub fn never_fits(
+        &self,
+        tree: &AccountTree,
+        account: u32,
+        held: &Holding,
+    ) -> Option<GuaranteeShortage> {
         held.each().find_map(|(gpu_type, milli)| {
             self.climb_short(tree, account, (gpu_type, milli), |above| {
                 (0, self.idle_apart[above as usize * self.types + gpu_type])
@@ -183,9 +193,9 @@ impl Guarantees {
             let gpus = held
                 .each()
                 .all(|(gpu_type, milli)| match level.bound(gpu_type) {
-                    Granted::Up(most) => self.used(above, gpu_type) + milli <= most,
-                    Granted::Any => true,
-                    Granted::Nothing => false,
+                    GrantedGuarantee::Up(most) => self.used(above, gpu_type) + milli <= most,
+                    GrantedGuarantee::Any => true,
+                    GrantedGuarantee::Nothing => false,
                 });
             gpus && level.budgets.iter().all(|budget| {
                 held.since < budget.start || budget.began + budget.whole(held) <= budget.most
@@ -249,11 +259,11 @@ impl Guarantees {
     }
 
     /// The class of each run, in the order given: those guaranteed before stay so while they fit, oldest first, then the
-    /// others, oldest first, while they fit what is left of it. `promised` says what of that is somebody's who comes.
+    /// others, oldest first, while they fit what is left of it. `promised` says what of that is reserved for jobs with a nomination.
     pub fn walk(
         &mut self,
         tree: &AccountTree,
-        runs: &[Standing],
+        runs: &[StandingRun],
         promised: impl FnOnce(&Self) -> Vec<(u32, Holding)>,
     ) -> Vec<RunClass> {
         let mut classes = vec![RunClass::Borrowed; runs.len()];
@@ -353,7 +363,7 @@ impl Guarantees {
         self.granting(tree, account).is_some()
     }
 
-    fn budget_short(&self, account: u32, held: &Holding) -> Option<Short> {
+    fn budget_short(&self, account: u32, held: &Holding) -> Option<GuaranteeShortage> {
         let is_short = |budget: &BudgetUse| {
             budget.of(held) > 0
                 && budget.used + budget.promised + budget.ahead(held, self.now) > budget.most
@@ -362,7 +372,15 @@ impl Guarantees {
             .budgets
             .iter()
             .position(is_short)?;
-        Some(Short::Budget { account, at })
+        Some(GuaranteeShortage::Budget { account, at })
+    }
+
+    /// Whether every guarantee at or above an account has as much standing on it as it had before.
+    pub fn stands_on_as_much(&self, before: &Self, tree: &AccountTree, account: u32) -> bool {
+        tree.line(account).all(|above| {
+            self.guaranteed_types(above)
+                .all(|gpu_type| self.used(above, gpu_type) >= before.used(above, gpu_type))
+        })
     }
 
     /// A guaranteed budget of an account, by its place among those.
@@ -376,7 +394,7 @@ impl Guarantees {
         account: u32,
         gpu_type: usize,
         milli: u64,
-    ) -> Option<Short> {
+    ) -> Option<GuaranteeShortage> {
         self.climb_short(tree, account, (gpu_type, milli), |above| {
             (
                 self.used(above, gpu_type),
@@ -393,24 +411,24 @@ impl Guarantees {
         account: u32,
         asked: (usize, u64),
         taken: impl Fn(u32) -> (u64, u64),
-    ) -> Option<Short> {
+    ) -> Option<GuaranteeShortage> {
         let (gpu_type, milli) = asked;
         let mut newly = milli;
         for above in tree.line(account) {
             let level = &self.levels[above as usize];
             let (used, set_apart) = taken(above);
             match level.bound(gpu_type) {
-                Granted::Nothing => {
-                    return Some(Short::Gpus {
+                GrantedGuarantee::Nothing => {
+                    return Some(GuaranteeShortage::Gpus {
                         account: above,
                         gpu_type,
                         most: 0,
                         used,
                     });
                 }
-                Granted::Up(most) => {
+                GrantedGuarantee::Up(most) => {
                     if used + milli > most {
-                        return Some(Short::Gpus {
+                        return Some(GuaranteeShortage::Gpus {
                             account: above,
                             gpu_type,
                             most,
@@ -418,7 +436,7 @@ impl Guarantees {
                         });
                     }
                     if newly > 0 && set_apart + newly > most {
-                        return Some(Short::SetApart {
+                        return Some(GuaranteeShortage::SetApart {
                             account: above,
                             gpu_type,
                             most,
@@ -426,7 +444,7 @@ impl Guarantees {
                         });
                     }
                 }
-                Granted::Any => {}
+                GrantedGuarantee::Any => {}
             }
             if let Some(own) = level.own_of(gpu_type) {
                 newly = (used + milli).max(own) - used.max(own);
@@ -438,7 +456,7 @@ impl Guarantees {
 
 /// What of a guarantee has no room. Thousandths of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Short {
+pub enum GuaranteeShortage {
     Gpus {
         account: u32,
         gpu_type: usize,
@@ -456,7 +474,7 @@ pub enum Short {
     Budget { account: u32, at: usize },
 }
 
-enum Granted {
+enum GrantedGuarantee {
     Up(u64),
     /// Not bounded at this level.
     Any,
@@ -468,16 +486,16 @@ impl Level {
     fn grants(&self) -> bool {
         self.has_gpus || !self.budgets.is_empty()
     }
-    fn bound(&self, gpu_type: usize) -> Granted {
+    fn bound(&self, gpu_type: usize) -> GrantedGuarantee {
         if !self.has_gpus {
-            return Granted::Any;
+            return GrantedGuarantee::Any;
         }
         match self.own.get(gpu_type).copied().flatten() {
-            Some(most) => Granted::Up(most),
-            // GPUs whose type is not known yet are within what is named in all.
-            None if gpu_type == ALL => Granted::Up(self.sum),
-            None if self.own[ALL].is_some() => Granted::Any,
-            None => Granted::Nothing,
+            Some(most) => GrantedGuarantee::Up(most),
+            // GPUs of an unknown type count within the total of all types.
+            None if gpu_type == ALL => GrantedGuarantee::Up(self.sum),
+            None if self.own[ALL].is_some() => GrantedGuarantee::Any,
+            None => GrantedGuarantee::Nothing,
         }
     }
     /// What is set apart for the account of a type, where it has a guarantee that says so.
@@ -491,12 +509,7 @@ impl Level {
 }
 
 impl BudgetUse {
-    pub fn new(
-        gpu_type: usize,
-        most: u128,
-        used: u128,
-        (start, end): (Timestamp, Timestamp),
-    ) -> Self {
+    pub fn new(gpu_type: usize, most: u128, used: u128, start: Timestamp, end: Timestamp) -> Self {
         Self {
             gpu_type,
             most,
@@ -514,7 +527,7 @@ impl BudgetUse {
         let starts = std::iter::once(&self.end).chain(ends);
         let later = starts
             .zip(ends)
-            .map(|(&start, &end)| Later {
+            .map(|(&start, &end)| LaterPeriod {
                 start,
                 end,
                 promised: 0,
@@ -548,11 +561,11 @@ impl BudgetUse {
     }
 
     /// The first period of which a job that starts now would use more than is left.
-    pub fn beyond(&self, held: &Holding, now: Timestamp) -> Option<Beyond> {
+    pub fn beyond(&self, held: &Holding, now: Timestamp) -> Option<BudgetExcess> {
         let milli = u128::from(self.of(held));
         let ahead = self.ahead(held, now);
         if ahead > 0 && self.used + self.promised + ahead > self.most {
-            return Some(Beyond {
+            return Some(BudgetExcess {
                 from: None,
                 promised: self.promised,
                 ahead,
@@ -562,7 +575,7 @@ impl BudgetUse {
             .later
             .iter()
             .filter(|period| milli > 0 && held.until.is_none_or(|until| period.start < until));
-        let mut over = reached.map(|period| Beyond {
+        let mut over = reached.map(|period| BudgetExcess {
             from: Some(period.start),
             promised: period.promised,
             ahead: milli * u128::from(held.millis_within(period.start, period.end)),

@@ -1,4 +1,4 @@
-//! The rows of a book by account and user, in chunks behind `Arc`: a book is copied whenever somebody is charged while others
+//! The rows of a book by account and user, in chunks behind `Arc`: a book is copied whenever a run is charged while others
 //! read it, and so a charge costs one chunk.
 
 use super::UsageEntry;
@@ -12,7 +12,7 @@ const MOST: usize = 32;
 pub(super) struct Rows {
     /// None is empty.
     chunks: Vec<Arc<Vec<Row>>>,
-    /// Rows whose user has a name.
+    /// Rows of users with a name.
     pub users: usize,
 }
 

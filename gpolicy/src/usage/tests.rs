@@ -322,7 +322,7 @@ proptest! {
             book.charge(charge.micro, T0.plus_millis(charge.from), T0.plus_millis(charge.from + charge.length), WEEK);
         }
         let (started, now) = (T0.plus_millis(2_000_000_000), T0.plus_millis(2_000_000_000 + length));
-        let (clock, mut running) = (Clock::new(now, WEEK), Running::default());
+        let (clock, mut running) = (Clock::new(now, WEEK), RunningUse::default());
         running.add(&clock, 5_000_000, started);
         running.add(&clock, 3_000_000, now.plus_millis(-length / 7));
         let read = book.with(&running, &clock);
