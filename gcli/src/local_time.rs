@@ -295,7 +295,7 @@ mod tests {
         };
         let berlin = gmodel::TimeZone::new(
             "Europe/Berlin",
-            (secs("2026-01-01T00:00:00Z"), secs("2027-01-01T00:00:00Z")),
+            secs("2026-01-01T00:00:00Z")..secs("2027-01-01T00:00:00Z"),
             86_400,
             ahead,
         );

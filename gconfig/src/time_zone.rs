@@ -11,7 +11,7 @@ use gmodel::suggest::closest;
 use std::sync::Arc;
 
 /// From 2000 to 2100, in seconds since 1970.
-const KNOWN: (i64, i64) = (946_684_800, 4_102_444_800);
+const KNOWN: std::ops::Range<i64> = 946_684_800..4_102_444_800;
 /// A zone changes seldom; two changes in a week that undo each other are history.
 const STEP_SECS: i64 = 7 * 86_400;
 

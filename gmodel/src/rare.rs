@@ -1,60 +1,60 @@
 //! A value that most holders have as it usually is: one pointer then, a box when it is first written. Reads as the value.
 //!
-//! Keeps records small of which there are a hundred thousand. Usual values are equal, with and without a box.
+//! Keeps records small of which there are a hundred thousand. StaticDefault values are equal, with and without a box.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// What a value usually is.
-pub trait Usual: Default + PartialEq + 'static {
-    fn usual() -> &'static Self;
+pub trait StaticDefault: Default + PartialEq + 'static {
+    fn static_default() -> &'static Self;
 }
 
 /// A value, boxed where it is not the usual one.
 #[derive(Clone, Default)]
 pub struct Rare<T>(Option<Box<T>>);
 
-impl<T: Usual> From<T> for Rare<T> {
+impl<T: StaticDefault> From<T> for Rare<T> {
     fn from(value: T) -> Self {
-        Self((value != *T::usual()).then(|| Box::new(value)))
+        Self((value != *T::static_default()).then(|| Box::new(value)))
     }
 }
 
-impl<T: Usual> Deref for Rare<T> {
+impl<T: StaticDefault> Deref for Rare<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        self.0.as_deref().unwrap_or_else(|| T::usual())
+        self.0.as_deref().unwrap_or_else(|| T::static_default())
     }
 }
 
-impl<T: Usual> DerefMut for Rare<T> {
+impl<T: StaticDefault> DerefMut for Rare<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 }
 
-impl<T: Usual> PartialEq for Rare<T> {
+impl<T: StaticDefault> PartialEq for Rare<T> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl<T: Usual + Eq> Eq for Rare<T> {}
+impl<T: StaticDefault + Eq> Eq for Rare<T> {}
 
-impl<T: Usual + fmt::Debug> fmt::Debug for Rare<T> {
+impl<T: StaticDefault + fmt::Debug> fmt::Debug for Rare<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T: Usual + Serialize> Serialize for Rare<T> {
+impl<T: StaticDefault + Serialize> Serialize for Rare<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de, T: Usual + Deserialize<'de>> Deserialize<'de> for Rare<T> {
+impl<'de, T: StaticDefault + Deserialize<'de>> Deserialize<'de> for Rare<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::deserialize(deserializer).map(Self::from)
     }
@@ -71,8 +71,8 @@ mod tests {
         text: String,
     }
 
-    impl Usual for Past {
-        fn usual() -> &'static Self {
+    impl StaticDefault for Past {
+        fn static_default() -> &'static Self {
             static USUAL: Past = Past {
                 ended: None,
                 text: String::new(),

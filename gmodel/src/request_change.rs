@@ -7,7 +7,7 @@ use crate::constraint::Constraint;
 use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
 use crate::job::{GpuScope, MemRequest, Request};
-use crate::size::parse_bytes;
+use crate::size::{exact_size, parse_bytes};
 use serde::{Deserialize, Serialize};
 
 /// What is to be otherwise; the rest stays.
@@ -173,15 +173,15 @@ impl RequestChange {
         }
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let list = |text: &String| some(text).and_then(|text| Hostlist::parse(&text).ok());
-        self.constraint
-            .iter()
-            .for_each(|text| request.constraint = some(text));
-        self.nodelist
-            .iter()
-            .for_each(|text| request.nodelist = list(text));
-        self.exclude
-            .iter()
-            .for_each(|text| request.exclude = list(text));
+        if let Some(text) = &self.constraint {
+            request.constraint = some(text);
+        }
+        if let Some(text) = &self.nodelist {
+            request.nodelist = list(text);
+        }
+        if let Some(text) = &self.exclude {
+            request.exclude = list(text);
+        }
     }
 
     /// The changes as text.
@@ -223,30 +223,8 @@ impl RequestChange {
             "CPUs per task",
             self.cpus_per_task.map(|count| count.to_string()),
         );
-        let size = crate::size::exact_size;
-        add(
-            "memory",
-            self.mem.map(|mem| match mem {
-                MemRequest::Default => "the default".to_owned(),
-                MemRequest::PerNode(0) => "all of each node".to_owned(),
-                MemRequest::PerNode(bytes) => format!("{} per node", size(bytes)),
-                MemRequest::PerCpu(bytes) => format!("{} per CPU", size(bytes)),
-                MemRequest::PerGpu(bytes) => format!("{} per GPU", size(bytes)),
-            }),
-        );
-        add(
-            "GPUs",
-            self.gpus.as_ref().map(|gpus| {
-                let per = match gpus.scope {
-                    GpuScope::Job => "",
-                    GpuScope::Node => " per node",
-                    GpuScope::Task => " per task",
-                };
-                gpus.ask
-                    .as_ref()
-                    .map_or("none".to_owned(), |ask| format!("{ask}{per}"))
-            }),
-        );
+        add("memory", self.mem.map(memory_text));
+        add("GPUs", self.gpus.as_ref().map(gpus_text));
         add(
             "features",
             self.constraint.as_ref().map(|text| or(text, "any")),
@@ -261,6 +239,27 @@ impl RequestChange {
         );
         words
     }
+}
+
+fn memory_text(mem: MemRequest) -> String {
+    match mem {
+        MemRequest::Default => "the default".to_owned(),
+        MemRequest::PerNode(0) => "all of each node".to_owned(),
+        MemRequest::PerNode(bytes) => format!("{} per node", exact_size(bytes)),
+        MemRequest::PerCpu(bytes) => format!("{} per CPU", exact_size(bytes)),
+        MemRequest::PerGpu(bytes) => format!("{} per GPU", exact_size(bytes)),
+    }
+}
+
+fn gpus_text(gpus: &GpuRequestChange) -> String {
+    let per = match gpus.scope {
+        GpuScope::Job => "",
+        GpuScope::Node => " per node",
+        GpuScope::Task => " per task",
+    };
+    gpus.ask
+        .as_ref()
+        .map_or("none".to_owned(), |ask| format!("{ask}{per}"))
 }
 
 fn count(text: &str) -> Result<u32, String> {

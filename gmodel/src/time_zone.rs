@@ -5,6 +5,7 @@
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Local time of a place. The default is UTC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +30,12 @@ impl Default for TimeZone {
 
 impl TimeZone {
     /// `ahead` says by how many seconds local time is ahead of UTC at a time (seconds since 1970); it is asked for the time
-    /// between `from` and `to`. Two changes within `step_secs` that undo each other are not seen.
-    pub fn new(
-        name: &str,
-        (from, to): (i64, i64),
-        step_secs: i64,
-        ahead: impl Fn(i64) -> i64,
-    ) -> Self {
+    /// in `during`. Two changes within `step_secs` that undo each other are not seen.
+    pub fn new(name: &str, during: Range<i64>, step_secs: i64, ahead: impl Fn(i64) -> i64) -> Self {
+        let Range {
+            start: from,
+            end: to,
+        } = during;
         let first_ahead_secs = ahead(from);
         let mut changes = Vec::new();
         let (mut at, mut is) = (from, first_ahead_secs);
@@ -135,7 +135,7 @@ mod tests {
         };
         TimeZone::new(
             "Europe/Berlin",
-            (secs("2026-01-01T00:00:00Z"), secs("2028-01-01T00:00:00Z")),
+            secs("2026-01-01T00:00:00Z")..secs("2028-01-01T00:00:00Z"),
             86_400,
             ahead,
         )

@@ -7,7 +7,7 @@ use gmodel::constraint::Constraint;
 use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
 use gmodel::partition_list::names;
-use gmodel::rare::{Rare, Usual};
+use gmodel::rare::{Rare, StaticDefault};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
 use gpolicy::usage::UsageBook;
@@ -159,8 +159,8 @@ pub struct ArrayCap {
     pub running: u32,
 }
 
-impl Usual for Particulars {
-    fn usual() -> &'static Self {
+impl StaticDefault for Particulars {
+    fn static_default() -> &'static Self {
         static NONE: Particulars = Particulars {
             held_by: None,
             avoid: Vec::new(),

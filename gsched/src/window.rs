@@ -630,7 +630,7 @@ mod tests {
         let (from, to) = (1_774_746_000, 1_792_890_000);
         gmodel::TimeZone::new(
             "Europe/Berlin",
-            (1_767_225_600, 1_798_761_600),
+            1_767_225_600..1_798_761_600,
             86_400,
             |at| if (from..to).contains(&at) { 7200 } else { 3600 },
         )

@@ -21,6 +21,10 @@ const LEVELS: [u32; 42] = [
 const WAITS_LEVEL: u32 = 800;
 /// Waits of a partition that are remembered.
 const WAITS_KEPT: usize = 512;
+const UNBOUNDED: WorkBudget = WorkBudget {
+    node_probes: u64::MAX,
+    starts: usize::MAX,
+};
 /// Shorter waits are not counted, seconds.
 pub const LONG_WAIT_SECS: i64 = 600;
 
@@ -167,14 +171,10 @@ impl ForecastObserver {
         self.forecasts += 1;
         let believed = self.lengths.believed(picture.clone());
         let ids: BTreeSet<JobId> = due.keys().copied().collect();
-        let budget = WorkBudget {
-            node_probes: u64::MAX,
-            starts: usize::MAX,
-        };
         let at_limits: BTreeMap<JobId, Timestamp> =
-            starts(self.engine.forecast(picture, &ids, budget)).collect();
+            starts(self.engine.forecast(picture, &ids, UNBOUNDED)).collect();
         let mut said = Vec::new();
-        for (job, expected) in starts(self.engine.forecast(&believed, &ids, budget)) {
+        for (job, expected) in starts(self.engine.forecast(&believed, &ids, UNBOUNDED)) {
             let Some((age, submitted, partition)) = due.get(&job) else {
                 continue;
             };
@@ -185,15 +185,20 @@ impl ForecastObserver {
             let of = |calibration: &Calibration| {
                 calibration.interval(partition, waited(*submitted), now, plans)
             };
-            let interval = of(&self.calibration);
             let at_levels: Vec<Option<Interval>> = self.at_levels.iter().map(of).collect();
+            let told = Said {
+                age: *age,
+                at: now,
+                plans,
+                interval: of(&self.calibration),
+            };
             let waits = self.waits.get(partition).filter(|waits| waits.len() >= 30);
             let case = ForecastCase {
                 age: *age,
                 submitted: *submitted,
                 at: now,
                 plans,
-                nominal: interval.filter(|_| waits.is_some()),
+                nominal: told.interval.filter(|_| waits.is_some()),
                 ours: at_levels.iter().flatten().copied().collect(),
                 waits: waits
                     .map(|waits| past_waits(waits, *submitted))
@@ -201,18 +206,13 @@ impl ForecastObserver {
                 start: now,
             };
             self.open.entry(job).or_default().push(case);
-            said.push((
-                job,
-                partition.clone(),
-                Said {
-                    age: *age,
-                    at: now,
-                    plans,
-                    interval,
-                },
-                at_levels,
-            ));
+            said.push((job, partition.clone(), told, at_levels));
         }
+        self.learn(said);
+    }
+
+    /// Remembers the forecasts, until their jobs start.
+    fn learn(&mut self, said: Vec<LevelledForecast>) {
         let of_level = |level: usize| {
             said.iter().map(move |(job, partition, said, ours)| {
                 (
@@ -235,6 +235,9 @@ impl ForecastObserver {
         );
     }
 }
+
+/// A forecast of a job in a partition, and its interval at each level.
+type LevelledForecast = (JobId, String, Said, Vec<Option<Interval>>);
 
 impl Observer for ForecastObserver {
     fn facts(&mut self, state: &State, events: &[Event]) {

@@ -237,6 +237,13 @@ const COLUMNS: [&str; 15] = [
 /// Longest time that is believed, seconds: three hundred years.
 const MAX_SECS: f64 = 1e10;
 
+/// One field of a row, with the name of its column.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    column: &'static str,
+    text: &'a str,
+}
+
 /// Where each column is, by its place in [`COLUMNS`].
 struct Columns {
     at: [Option<usize>; 15],
@@ -302,28 +309,35 @@ impl Columns {
                 self.count
             ));
         }
-        let field = |name: &'static str| -> (&'static str, &str) {
-            let column = COLUMNS
+        let field = |column: &'static str| {
+            let at = COLUMNS
                 .iter()
-                .position(|known| *known == name)
+                .position(|known| *known == column)
                 .and_then(|at| self.at[at]);
-            (name, column.map_or("", |at| fields[at].trim()))
+            let text = at.map_or("", |at| fields[at].trim());
+            Field { column, text }
         };
         let mut name = |of: &'static str| names.get(field(of));
         let (id, user, account) = (name("job_id")?, name("user")?, name("account")?);
         let (partition, qos) = (name("partition")?, name("qos")?);
         let mut gpu_types = Vec::new();
         for kind in field("gpu_type")
-            .1
+            .text
             .split('|')
             .filter(|kind| !kind.is_empty())
         {
-            gpu_types.push(names.get(("gpu_type", &kind.to_ascii_lowercase()))?);
+            gpu_types.push(names.get(Field {
+                column: "gpu_type",
+                text: &kind.to_ascii_lowercase(),
+            })?);
         }
         let nodes = whole(field("nodes"), MAX_HOSTS as u32)?;
         let job = TraceJob {
             id: if id.is_empty() {
-                names.get(("job_id", &number.to_string()))?
+                names.get(Field {
+                    column: "job_id",
+                    text: &number.to_string(),
+                })?
             } else {
                 id
             },
@@ -366,7 +380,8 @@ fn check(job: &TraceJob) -> Result<(), String> {
 }
 
 /// A number in thousandths; `None` for an empty field.
-fn thousandths((name, text): (&str, &str), most: f64) -> Result<Option<u64>, String> {
+fn thousandths(field: Field<'_>, most: f64) -> Result<Option<u64>, String> {
+    let Field { column: name, text } = field;
     if text.is_empty() {
         return Ok(None);
     }
@@ -382,8 +397,9 @@ fn thousandths((name, text): (&str, &str), most: f64) -> Result<Option<u64>, Str
     Ok(Some((number * 1000.0).round() as u64))
 }
 
-fn whole((name, text): (&str, &str), most: u32) -> Result<Option<u32>, String> {
-    match thousandths((name, text), f64::from(most))? {
+fn whole(field: Field<'_>, most: u32) -> Result<Option<u32>, String> {
+    let Field { column: name, text } = field;
+    match thousandths(field, f64::from(most))? {
         Some(milli) if !milli.is_multiple_of(1000) => Err(format!(
             "{name} is {}, which is no whole number",
             quoted(text)
@@ -401,7 +417,8 @@ fn quoted(text: &str) -> String {
 struct Names(BTreeMap<String, Arc<str>>);
 
 impl Names {
-    fn get(&mut self, (column, text): (&str, &str)) -> Result<Arc<str>, String> {
+    fn get(&mut self, field: Field<'_>) -> Result<Arc<str>, String> {
+        let Field { column, text } = field;
         if let Some(known) = self.0.get(text) {
             return Ok(known.clone());
         }

@@ -693,10 +693,14 @@ const COUNTED: &[CountedRow] = &[
     ),
 ];
 
-/// All entries by name.
-pub fn signs() -> BTreeMap<String, SignKind> {
-    let mut signs: BTreeMap<String, SignKind> = BTreeMap::new();
-    let base = |severity, action, let_finish, meaning: &str, source: String| SignKind {
+fn base(
+    severity: Severity,
+    action: Action,
+    let_finish: bool,
+    meaning: &str,
+    source: String,
+) -> SignKind {
+    SignKind {
         evidence: Evidence::OtherXid,
         severity,
         action,
@@ -704,11 +708,16 @@ pub fn signs() -> BTreeMap<String, SignKind> {
         threshold: 1,
         window_secs: HOUR,
         holds_secs: 0,
-        // What calls for nothing is over by itself; everything else stands until the GPU is returned to service.
+        // A sign without an action is over by itself; all others last until the GPU is returned to service.
         clears_secs: if action == Note { HOUR } else { 0 },
         meaning: meaning.to_owned(),
         source,
-    };
+    }
+}
+
+/// All entries by name.
+pub fn signs() -> BTreeMap<String, SignKind> {
+    let mut signs: BTreeMap<String, SignKind> = BTreeMap::new();
     for &(name, numbers, severity, action, let_finish, meaning, bucket) in XIDS {
         let source = format!("NVIDIA, Xid catalog, {}: {bucket}", xid_text(numbers));
         signs.insert(
@@ -740,21 +749,7 @@ pub fn signs() -> BTreeMap<String, SignKind> {
             },
         );
     }
-    let retired = base(
-        Warning,
-        Replace,
-        FINISH,
-        "so many pages are retired that the board is to be replaced",
-        "Dynamic Page Retirement: 60 pages".to_owned(),
-    );
-    signs.insert(
-        "pages-retired".to_owned(),
-        SignKind {
-            evidence: Evidence::State(SignState::PagesRetired),
-            threshold: 60,
-            ..retired
-        },
-    );
+    signs.insert("pages-retired".to_owned(), pages_retired());
     for &(name, counted, severity, action, let_finish, threshold, window_secs, meaning, source) in
         COUNTED
     {
@@ -769,6 +764,20 @@ pub fn signs() -> BTreeMap<String, SignKind> {
         );
     }
     signs
+}
+
+fn pages_retired() -> SignKind {
+    SignKind {
+        evidence: Evidence::State(SignState::PagesRetired),
+        threshold: 60,
+        ..base(
+            Warning,
+            Replace,
+            FINISH,
+            "so many pages are retired that the board is to be replaced",
+            "Dynamic Page Retirement: 60 pages".to_owned(),
+        )
+    }
 }
 
 fn xid_text(numbers: &[u64]) -> String {

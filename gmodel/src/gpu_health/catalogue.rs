@@ -241,12 +241,53 @@ impl Catalogue {
     }
 }
 
+/// An entry with a site's override; `None`: switched off.
 fn overridden(
     name: &str,
     before: Option<&SignKind>,
     wanted: &SignOverride,
     others: &BTreeMap<String, SignKind>,
 ) -> Result<Option<SignKind>, Vec<CatalogueError>> {
+    let errors = override_errors(name, before.is_none(), wanted, others);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if wanted.off {
+        return Ok(None);
+    }
+    let base = before.cloned().unwrap_or_else(|| SignKind {
+        evidence: wanted.evidence.clone().unwrap_or(Evidence::OtherXid),
+        severity: Severity::Warning,
+        action: Action::Note,
+        let_finish: true,
+        threshold: 1,
+        window_secs: 3600,
+        holds_secs: 0,
+        clears_secs: 0,
+        meaning: "a sign of this site's own".to_owned(),
+        source: "the site's configuration".to_owned(),
+    });
+    Ok(Some(SignKind {
+        evidence: wanted.evidence.clone().unwrap_or(base.evidence),
+        severity: wanted.severity.unwrap_or(base.severity),
+        action: wanted.action.unwrap_or(base.action),
+        let_finish: wanted.let_finish.unwrap_or(base.let_finish),
+        threshold: wanted.threshold.unwrap_or(base.threshold),
+        window_secs: wanted.window_secs.unwrap_or(base.window_secs),
+        holds_secs: wanted.holds_secs.unwrap_or(base.holds_secs),
+        clears_secs: wanted.clears_secs.unwrap_or(base.clears_secs),
+        meaning: wanted.meaning.clone().unwrap_or(base.meaning),
+        source: base.source,
+    }))
+}
+
+/// All that is wrong with an override.
+fn override_errors(
+    name: &str,
+    is_new: bool,
+    wanted: &SignOverride,
+    others: &BTreeMap<String, SignKind>,
+) -> Vec<CatalogueError> {
     let mut errors = Vec::new();
     let mut wrong = |key, problem: String| {
         errors.push(CatalogueError {
@@ -255,7 +296,6 @@ fn overridden(
             problem,
         });
     };
-    let is_new = before.is_none();
     if is_new && (wanted.evidence.is_none() || wanted.action.is_none()) {
         let known = suggest::closest(name, others.keys().map(String::as_str));
         let hint = known.map(|known| format!("; did you mean {known:?}?"));
@@ -296,36 +336,7 @@ fn overridden(
     if wanted.window_secs == Some(0) {
         wrong("window_secs", "at least 1".to_owned());
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    if wanted.off {
-        return Ok(None);
-    }
-    let base = before.cloned().unwrap_or_else(|| SignKind {
-        evidence: wanted.evidence.clone().unwrap_or(Evidence::OtherXid),
-        severity: Severity::Warning,
-        action: Action::Note,
-        let_finish: true,
-        threshold: 1,
-        window_secs: 3600,
-        holds_secs: 0,
-        clears_secs: 0,
-        meaning: "a sign of this site's own".to_owned(),
-        source: "the site's configuration".to_owned(),
-    });
-    Ok(Some(SignKind {
-        evidence: wanted.evidence.clone().unwrap_or(base.evidence),
-        severity: wanted.severity.unwrap_or(base.severity),
-        action: wanted.action.unwrap_or(base.action),
-        let_finish: wanted.let_finish.unwrap_or(base.let_finish),
-        threshold: wanted.threshold.unwrap_or(base.threshold),
-        window_secs: wanted.window_secs.unwrap_or(base.window_secs),
-        holds_secs: wanted.holds_secs.unwrap_or(base.holds_secs),
-        clears_secs: wanted.clears_secs.unwrap_or(base.clears_secs),
-        meaning: wanted.meaning.clone().unwrap_or(base.meaning),
-        source: base.source,
-    }))
+    errors
 }
 
 /// An Xid that a site's entry names is not evidence of the built-in one any more; one that names none then is gone.

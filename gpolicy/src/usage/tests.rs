@@ -148,10 +148,7 @@ fn periods_begin_at_midnight_of_the_place() {
     let ahead = |at: i64| if at < change { 3600 } else { 7200 };
     let zone = TimeZone::new(
         "here",
-        (
-            at("2026-01-01T00:00:00Z").secs(),
-            at("2026-12-31T00:00:00Z").secs(),
-        ),
+        at("2026-01-01T00:00:00Z").secs()..at("2026-12-31T00:00:00Z").secs(),
         86_400,
         ahead,
     );

@@ -40,36 +40,8 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
     if !pods.has_gpus() {
         return Err(format!("{}: no row asks for GPUs", args.trace.display()));
     }
-    let text = read_text(&args.cluster, read_file)?;
-    let hardware = match is_node_csv(&text) {
-        true => Hardware::from_csv(&text).map_err(|errors| in_file(&args.cluster, &errors)),
-        false => Hardware::from_toml(
-            &args.cluster.display().to_string(),
-            &text,
-            &NodeShape::default(),
-        ),
-    }?;
-    if hardware.gpus() == 0 {
-        return Err(format!(
-            "{}: the nodes have no GPUs",
-            args.cluster.display()
-        ));
-    }
-    let mut placements = Vec::new();
-    for name in &args.placement {
-        let names = || PLACEMENTS.iter().map(|(name, _)| *name);
-        let known = PLACEMENTS
-            .iter()
-            .find(|(known, _)| known == name)
-            .ok_or_else(|| {
-                format!(
-                    "no placement {name:?}.{} There are: {}.",
-                    gmodel::suggest::did_you_mean(name, names()),
-                    names().collect::<Vec<_>>().join(", ")
-                )
-            })?;
-        placements.push(*known);
-    }
+    let hardware = read_hardware(args)?;
+    let placements = chosen_placements(args)?;
     say!("cluster  {}", hardware.describe());
     let mut lines = vec![
         [
@@ -88,24 +60,10 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
     for until in &args.until {
         for (name, by) in &placements {
             let filled = seeds(args, &pods, &hardware, *by, *until);
-            let parts: Vec<f64> = filled.iter().map(FillResult::part).collect();
-            let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-            let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = parts.iter().copied().fold(0.0, f64::max);
-            let dropped =
-                filled.iter().map(|one| one.dropped).sum::<u64>() as f64 / filled.len() as f64;
-            let percent = |part: f64| format!("{:.2} %", 100.0 * part);
-            lines.push(vec![
-                (*name).to_owned(),
-                format!("{until} %"),
-                percent(mean),
-                percent(least),
-                percent(most),
-                filled[0].pods.to_string(),
-                format!("{dropped:.1}"),
-            ]);
+            let spread = Spread::of(&filled);
+            lines.push(spread.row(name, *until));
             results.push(serde_json::json!({
-                "placement": name, "until": f64::from(*until) / 100.0, "allocated": mean, "least": least, "most": most,
+                "placement": name, "until": f64::from(*until) / 100.0, "allocated": spread.mean, "least": spread.least, "most": spread.most,
                 "seeds": filled,
             }));
         }
@@ -124,6 +82,80 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+fn read_hardware(args: &FragArgs) -> Result<Hardware, String> {
+    let text = read_text(&args.cluster, read_file)?;
+    let hardware = match is_node_csv(&text) {
+        true => Hardware::from_csv(&text).map_err(|errors| in_file(&args.cluster, &errors)),
+        false => Hardware::from_toml(
+            &args.cluster.display().to_string(),
+            &text,
+            &NodeShape::default(),
+        ),
+    }?;
+    if hardware.gpus() == 0 {
+        return Err(format!(
+            "{}: the nodes have no GPUs",
+            args.cluster.display()
+        ));
+    }
+    Ok(hardware)
+}
+
+fn chosen_placements(args: &FragArgs) -> Result<Vec<(&'static str, PodPlacer)>, String> {
+    let mut placements = Vec::new();
+    for name in &args.placement {
+        let names = || PLACEMENTS.iter().map(|(name, _)| *name);
+        let known = PLACEMENTS
+            .iter()
+            .find(|(known, _)| known == name)
+            .ok_or_else(|| {
+                format!(
+                    "no placement {name:?}.{} There are: {}.",
+                    gmodel::suggest::did_you_mean(name, names()),
+                    names().collect::<Vec<_>>().join(", ")
+                )
+            })?;
+        placements.push(*known);
+    }
+    Ok(placements)
+}
+
+/// What the orders of one placement allocated, as parts of all GPUs.
+struct Spread {
+    mean: f64,
+    least: f64,
+    most: f64,
+    pods: u64,
+    dropped: f64,
+}
+
+impl Spread {
+    fn of(filled: &[FillResult]) -> Self {
+        let parts: Vec<f64> = filled.iter().map(FillResult::part).collect();
+        let dropped: u64 = filled.iter().map(|one| one.dropped).sum();
+        Self {
+            mean: parts.iter().sum::<f64>() / parts.len() as f64,
+            least: parts.iter().copied().fold(f64::INFINITY, f64::min),
+            most: parts.iter().copied().fold(0.0, f64::max),
+            pods: filled[0].pods,
+            dropped: dropped as f64 / filled.len() as f64,
+        }
+    }
+
+    fn row(&self, placement: &str, until: u32) -> Vec<String> {
+        let percent = |part: f64| format!("{:.2} %", 100.0 * part);
+        vec![
+            placement.to_owned(),
+            format!("{until} %"),
+            percent(self.mean),
+            percent(self.least),
+            percent(self.most),
+            self.pods.to_string(),
+            format!("{:.1}", self.dropped),
+        ]
+    }
 }
 
 fn seeds(

@@ -4,6 +4,7 @@ use crate::files::read_trace;
 use crate::reclaim::{LostWork, ReclaimSetup, Reclaims, reclaims};
 use clap::Args;
 use gsim::inputs::TraceArgs;
+use gsim::trace::Trace;
 
 #[derive(Args)]
 pub struct ReclaimArgs {
@@ -27,6 +28,27 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
         nodes: args.nodes,
         ..ReclaimSetup::default()
     };
+    print_setting(args, &trace, &setup);
+    let mut all = Vec::new();
+    for seed in 1..=args.seeds {
+        let one = reclaims(&trace, &setup, seed)?;
+        print(&seed.to_string(), &one);
+        all.push(one);
+    }
+    let total = sum(&all);
+    print("all", &total);
+    print_comparison(&total);
+    if args.json {
+        let trace = args.jobs.path().display().to_string();
+        say!(
+            "{}",
+            serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total})
+        );
+    }
+    Ok(())
+}
+
+fn print_setting(args: &ReclaimArgs, trace: &Trace, setup: &ReclaimSetup) {
     say!(
         "trace    {}, {} jobs",
         args.jobs.path().display(),
@@ -37,11 +59,9 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
         setup.nodes,
         setup.marks_every_ms / 60_000
     );
-    trace
-        .notes
-        .iter()
-        .chain(&trace.unlimited())
-        .for_each(|note| say!("note     {note}"));
+    for note in trace.notes.iter().chain(&trace.unlimited()) {
+        say!("note     {note}");
+    }
     say!(
         "owner    asks for 1 to {} whole nodes every {} h, for {} h\n",
         setup.most_nodes,
@@ -60,14 +80,9 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
         "ours",
         "brute force"
     );
-    let mut all = Vec::new();
-    for seed in 1..=args.seeds {
-        let one = reclaims(&trace, &setup, seed)?;
-        print(&seed.to_string(), &one);
-        all.push(one);
-    }
-    let total = sum(&all);
-    print("all", &total);
+}
+
+fn print_comparison(total: &Reclaims) {
     if total.in_parts > 0 {
         say!(
             "{} reclaims are not counted: the core did not end all runs of them at once",
@@ -84,14 +99,6 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
         less(total.youngest_first),
         less(total.lowest_priority_first)
     );
-    if args.json {
-        let trace = args.jobs.path().display().to_string();
-        say!(
-            "{}",
-            serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total})
-        );
-    }
-    Ok(())
 }
 
 fn print(name: &str, one: &Reclaims) {

@@ -4,7 +4,7 @@
 //! failures.
 
 use gmodel::checkpoint::CheckpointMark;
-use gmodel::rare::Usual;
+use gmodel::rare::StaticDefault;
 use gmodel::{ExitCode, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -94,8 +94,8 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-impl Usual for PastRuns {
-    fn usual() -> &'static Self {
+impl StaticDefault for PastRuns {
+    fn static_default() -> &'static Self {
         static NONE: PastRuns = PastRuns {
             started: None,
             ended: None,
