@@ -1,17 +1,17 @@
-//! A value that most holders have as it usually is: one pointer then, a box when it is first written. Reads as the value.
+//! A value that most records leave at its default: a null pointer then, a box once it is written. Reads as the value.
 //!
-//! Keeps records small of which there are a hundred thousand. StaticDefault values are equal, with and without a box.
+//! Keeps records small of which there are a hundred thousand. Default values are equal, with and without a box.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// What a value usually is.
+/// A default that can be borrowed for ever.
 pub trait StaticDefault: Default + PartialEq + 'static {
     fn static_default() -> &'static Self;
 }
 
-/// A value, boxed where it is not the usual one.
+/// A value, boxed where it is not the default.
 #[derive(Clone, Default)]
 pub struct Rare<T>(Option<Box<T>>);
 

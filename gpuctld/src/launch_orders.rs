@@ -140,7 +140,7 @@ fn order_without_texts(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -
         last_mark: state
             .jobs
             .get(run.id.job)
-            .and_then(|job| job.last_mark.as_deref())
+            .and_then(|job| job.past.last_mark.as_deref())
             .map(mark_text),
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,

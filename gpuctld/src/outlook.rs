@@ -259,14 +259,18 @@ fn follow(
         match view.jobs.get(id) {
             Some(job) if job.attempts > 0 => {
                 let first = view.runs.get(RunId::new(id, 1)).map(|run| run.placed);
-                outcomes.extend(calibration.over(id, first.or(job.started).unwrap_or(now), true));
+                outcomes.extend(calibration.over(
+                    id,
+                    first.or(job.past.started).unwrap_or(now),
+                    true,
+                ));
             }
             Some(job)
                 if job.state == JobState::Pending
                     && job.holds.is_empty()
                     && job.waits.is_none() => {}
             Some(job) if job.state.is_final() => {
-                outcomes.extend(calibration.over(id, job.ended.unwrap_or(now), false))
+                outcomes.extend(calibration.over(id, job.past.ended.unwrap_or(now), false))
             }
             _ => {
                 calibration.forget(id);

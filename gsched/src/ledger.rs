@@ -268,8 +268,10 @@ impl Ledger {
             && let Some(held) = guaranteed_as(job, account, &guarantees, self, self.now)
         {
             guarantees.add(&self.tree, account, &held);
-            self.claimed
-                .insert((job.id, job.positions.is_some()), (account, held));
+            self.claimed.insert(
+                (job.id, job.particulars.positions.is_some()),
+                (account, held),
+            );
         }
         self.guarantees = Some(guarantees);
         true

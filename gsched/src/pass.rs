@@ -270,7 +270,7 @@ impl<'a> Pass<'a> {
             return self.choices.tell(job, reason);
         }
         if let Some(reason) = reason.filter(|reason| *reason != job.reason) {
-            match &job.positions {
+            match &job.particulars.positions {
                 None => self.plan.reasons.push((job.id, reason)),
                 Some(_) => self.plan.array_reasons.push((job.id, reason)),
             }
@@ -307,6 +307,7 @@ impl<'a> Pass<'a> {
         let of = &memory.shapes.list[shape as usize];
         let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
         let avoid: Vec<usize> = job
+            .particulars
             .avoid
             .iter()
             .filter_map(|node: &NodeId| cluster.place(*node))
@@ -342,14 +343,16 @@ impl<'a> Pass<'a> {
         let started = job
             .capped_array()
             .and_then(|array| self.world.array_starts.get(&array));
-        job.room.map_or(u32::MAX, |room| {
+        job.particulars.room.map_or(u32::MAX, |room| {
             room.saturating_sub(started.map_or(0, |tasks| tasks.len() as u32))
         })
     }
 
     /// Whether a job was started in another of its partitions.
     pub(crate) fn is_settled(&self, job: &PendingJob) -> bool {
-        job.is_choice() && job.positions.is_none() && self.choices.settled.contains(&job.id)
+        job.is_choice()
+            && job.particulars.positions.is_none()
+            && self.choices.settled.contains(&job.id)
     }
 
     /// All that are to go so far.

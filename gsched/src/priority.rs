@@ -106,7 +106,7 @@ pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
                 0,
                 job.submitted,
                 job.id,
-                job.positions.is_some(),
+                job.particulars.positions.is_some(),
                 job.spec.choice(),
             )
         }),
@@ -115,7 +115,7 @@ pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
                 job.limit_secs.unwrap_or(u32::MAX),
                 job.submitted,
                 job.id,
-                job.positions.is_some(),
+                job.particulars.positions.is_some(),
                 job.spec.choice(),
             )
         }),
@@ -130,7 +130,7 @@ pub fn each_once(snapshot: &Snapshot, mut order: Vec<Ordered>) -> Vec<Ordered> {
     let mut seen: BTreeSet<(JobId, bool)> = BTreeSet::new();
     order.retain(|one| {
         let job = &snapshot.pending[one.at];
-        !job.is_choice() || seen.insert((job.id, job.positions.is_some()))
+        !job.is_choice() || seen.insert((job.id, job.particulars.positions.is_some()))
     });
     order
 }
@@ -163,7 +163,7 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
             Reverse(of_job.priority),
             job.submitted,
             job.id,
-            job.positions.is_some(),
+            job.particulars.positions.is_some(),
             job.spec.choice(),
         );
         keys.push((key, at));
@@ -204,6 +204,7 @@ pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
     let mut all = Vec::with_capacity(ids.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
         let last = job
+            .particulars
             .positions
             .as_ref()
             .and_then(|positions| positions.last())
@@ -238,7 +239,7 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
         if ledger.is_outside_quota(&job.spec) {
             continue;
         }
-        if let Some(class) = known.get(&(job.id, job.positions.is_some())) {
+        if let Some(class) = known.get(&(job.id, job.particulars.positions.is_some())) {
             ordered.class = *class;
             continue;
         }
@@ -249,8 +250,9 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
         let Some(account) = tree.number(&job.spec.account) else {
             continue;
         };
-        let room = job.room.map_or(u64::MAX, u64::from);
+        let room = job.particulars.room.map_or(u64::MAX, u64::from);
         let most = job
+            .particulars
             .positions
             .as_ref()
             .map_or(1, |positions| positions.len())
@@ -268,14 +270,14 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
             guarantees.add(tree, account, &held);
         }
         if job.is_choice() {
-            known.insert((job.id, job.positions.is_some()), ordered.class);
+            known.insert((job.id, job.particulars.positions.is_some()), ordered.class);
         }
     }
 }
 
 /// Whether anything but resources and limits holds it back.
 pub(crate) fn may_start(job: &PendingJob, now: Timestamp) -> bool {
-    job.is_eligible(now) && job.room != Some(0)
+    job.is_eligible(now) && job.particulars.room != Some(0)
 }
 
 /// What a job, or the next task of an array, would hold of what is guaranteed to its account, by its first choice: of the

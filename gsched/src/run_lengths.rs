@@ -146,7 +146,7 @@ impl RunLengths {
                 let believed = u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1);
                 job.limit_secs = Some(believed);
                 if has_windows && believed < window {
-                    job.window_secs = Some(window);
+                    job.particulars.window_secs = Some(window);
                 }
             }
         }

@@ -112,7 +112,6 @@ pub struct PendingJob {
     pub limit_secs: Option<u32>,
     /// The reason it has: a plan names only reasons that are new.
     pub reason: Reason,
-    /// Read as if it stood here.
     pub particulars: Rare<Particulars>,
 }
 
@@ -178,19 +177,6 @@ impl StaticDefault for Particulars {
     }
 }
 
-impl Deref for PendingJob {
-    type Target = Particulars;
-    fn deref(&self) -> &Particulars {
-        &self.particulars
-    }
-}
-
-impl DerefMut for PendingJob {
-    fn deref_mut(&mut self) -> &mut Particulars {
-        &mut self.particulars
-    }
-}
-
 impl PendingJob {
     /// For how long it takes its place, in seconds: one at least, for a reservation of nothing would hold nothing.
     pub fn held_secs(&self) -> u32 {
@@ -199,23 +185,26 @@ impl PendingJob {
 
     /// Neither held, nor too early, nor waiting for another job.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
-        self.held_by.is_none() && self.earliest() <= now && self.dependency.is_none()
+        self.particulars.held_by.is_none()
+            && self.earliest() <= now
+            && self.particulars.dependency.is_none()
     }
 
     /// Before which it is not tried.
     pub fn earliest(&self) -> Timestamp {
-        self.try_after
+        self.particulars
+            .try_after
             .map_or(self.eligible, |at| at.max(self.eligible))
     }
 
     /// The array that it, or each of its tasks, is of, where that has a cap.
     pub fn capped_array(&self) -> Option<JobId> {
-        let array = if self.positions.is_some() {
+        let array = if self.particulars.positions.is_some() {
             Some(self.id)
         } else {
-            self.array
+            self.particulars.array
         };
-        array.filter(|_| self.room.is_some())
+        array.filter(|_| self.particulars.room.is_some())
     }
 
     /// For how long reservations must let it run that starts, seconds.
@@ -238,7 +227,7 @@ impl PendingJob {
 
     /// Whether an id is its own or, of an array, that of a task of it.
     pub(crate) fn is_or_has(&self, id: JobId) -> bool {
-        match &self.positions {
+        match &self.particulars.positions {
             None => self.id == id,
             Some(positions) => {
                 id.0.checked_sub(self.id.0)
@@ -250,6 +239,7 @@ impl PendingJob {
     /// All ids that may be its own, with some between that are not.
     pub(crate) fn ids(&self) -> RangeInclusive<JobId> {
         let last = self
+            .particulars
             .positions
             .as_ref()
             .and_then(RangeSet::last)

@@ -159,7 +159,7 @@ impl ForecastObserver {
         let due: BTreeMap<JobId, (u8, Timestamp, String)> = picture
             .pending
             .iter()
-            .filter(|job| job.positions.is_none())
+            .filter(|job| job.particulars.positions.is_none())
             .filter_map(|job| {
                 let age = self.calibration.due(job.id, waited(job.submitted))?;
                 Some((job.id, (age, job.submitted, job.spec.partition.clone())))

@@ -98,7 +98,7 @@ fn jobs_and_runs_agree(state: &State, found: &mut Vec<String>) {
         if !active && job.live.is_some() {
             found.push(format!("job {} is {} with a live run", job.id, job.state));
         }
-        if job.state.is_final() && job.ended.is_none() {
+        if job.state.is_final() && job.past.ended.is_none() {
             found.push(format!("job {} is over without an end", job.id));
         }
     }

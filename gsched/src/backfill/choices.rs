@@ -26,7 +26,7 @@ pub(crate) fn places_of<'p>(
     pass: &'p Pass,
     job: &PendingJob,
 ) -> impl Iterator<Item = usize> + use<'p> {
-    let (id, is_array) = (job.id, job.positions.is_some());
+    let (id, is_array) = (job.id, job.particulars.positions.is_some());
     let of_job = move |one: &PlannedStart| {
         one.job == id && one.is_array == is_array && !one.holds.is_empty()
     };
@@ -171,5 +171,5 @@ fn reserve_tasks(
 }
 
 pub(crate) fn is_of(job: &PendingJob, id: JobId, is_array: bool) -> bool {
-    job.id == id && job.positions.is_some() == is_array
+    job.id == id && job.particulars.positions.is_some() == is_array
 }

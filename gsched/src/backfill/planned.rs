@@ -60,7 +60,7 @@ impl DeferredStart {
     pub fn job_in<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s PendingJob> {
         let is = |job: &&PendingJob| {
             job.id == self.job
-                && job.positions.is_some() == self.is_array
+                && job.particulars.positions.is_some() == self.is_array
                 && job.spec.choice() == self.choice
         };
         snapshot

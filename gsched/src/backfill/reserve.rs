@@ -89,7 +89,7 @@ pub(crate) fn plan_start_at(
     }
     pass.backfill.reserved.push(PlannedStart {
         job: job.id,
-        is_array: job.positions.is_some(),
+        is_array: job.particulars.positions.is_some(),
         choice: job.spec.choice(),
         at,
         to,
@@ -119,7 +119,7 @@ fn promised_before(
     let of = &shapes.list[shape as usize];
     if !(pass.backfill.keeps_promises
         && is_any_alike(of, network)
-        && job.avoid.is_empty()
+        && job.particulars.avoid.is_empty()
         && plain(job, of))
     {
         return None;

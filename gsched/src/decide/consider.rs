@@ -25,7 +25,7 @@ pub(crate) fn consider_in(
 ) {
     let job = &pass.snapshot.pending[at];
     pass.turn.at = at;
-    pass.turn.guaranteed_only = guaranteed && job.positions.is_some();
+    pass.turn.guaranteed_only = guaranteed && job.particulars.positions.is_some();
     let reason = match partitions.get(job.spec.partition.as_str()) {
         Some(partition) => consider(pass, job, *partition),
         None => Some(reason::no_partition(job)),
@@ -68,7 +68,7 @@ pub(crate) fn consider_shape(
         }
         return Some(reason);
     }
-    if job.positions.is_none() && pass.array_room(job) == 0 {
+    if job.particulars.positions.is_none() && pass.array_room(job) == 0 {
         return Some(array_limit(job));
     }
     if pass.must_not_pass(pass.shape(shape).partition) {
@@ -76,7 +76,7 @@ pub(crate) fn consider_shape(
     }
     reserve_rivals(pass, job, shape);
     let lifted = lift_counted(pass, shape);
-    let left = match &job.positions {
+    let left = match &job.particulars.positions {
         None => start_alone(pass, job, shape).err().map(|wait| (wait, 1)),
         Some(positions) => start_tasks(pass, job, positions, shape),
     };
@@ -92,6 +92,7 @@ fn plan_in_window(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
     }
     let most = u64::from(MOST_RESERVED_TASKS);
     let tasks = job
+        .particulars
         .positions
         .as_ref()
         .map_or(1, |positions| positions.len().min(most) as u32);

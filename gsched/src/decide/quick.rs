@@ -240,7 +240,7 @@ fn start_again(
         return Ok(());
     }
     let mine = |one: &PlannedStart| {
-        one.job == job.id && one.choice == job.spec.choice() && job.positions.is_none()
+        one.job == job.id && one.choice == job.spec.choice() && job.particulars.positions.is_none()
     };
     let place = pass.backfill.reserved.iter().position(mine);
     let own = place.map(|place| pass.backfill.reserved.remove(place));
@@ -250,7 +250,7 @@ fn start_again(
             .for_each(|at| pass.world.cluster.touch(at).release(hold));
     }
     let mut room = pass.array_room(job);
-    let ids: Vec<JobId> = match &job.positions {
+    let ids: Vec<JobId> = match &job.particulars.positions {
         None => vec![job.id],
         Some(positions) => positions
             .iter()

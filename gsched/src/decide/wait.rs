@@ -87,7 +87,7 @@ pub(crate) fn keep_waiting(
     let mut start = None;
     if may_reserve(pass, partition) && tasks > 0 {
         pass.backfill.wanted[partition] += 1;
-        let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
+        let (is_array, choice) = (job.particulars.positions.is_some(), job.spec.choice());
         let tasks = tasks.min(MOST_RESERVED_TASKS);
         // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
         // where it takes of what is reserved by number, which then is set apart elsewhere.

@@ -96,7 +96,7 @@ pub(crate) fn forecast_jobs(
                     job.partition_of_several()
                         .map(|name| ((job.id, job.spec.choice()), name)),
                 );
-                let entry = (job.id, job.positions.is_some());
+                let entry = (job.id, job.particulars.positions.is_some());
                 let place = *places.entry(entry).or_insert(found.len());
                 if place == found.len() {
                     found.push(Forecast::none(job, *before));
@@ -180,7 +180,7 @@ impl Forecast {
     fn none(job: &PendingJob, ahead: u32) -> Self {
         Self {
             job: job.id,
-            is_array: job.positions.is_some(),
+            is_array: job.particulars.positions.is_some(),
             start: None,
             limit: None,
             nodes: Vec::new(),
@@ -194,7 +194,7 @@ impl Forecast {
         let entry = snapshot
             .pending
             .iter()
-            .find(|job| job.id == self.job && job.positions.is_some() == self.is_array);
+            .find(|job| job.id == self.job && job.particulars.positions.is_some() == self.is_array);
         let latest = entry.and_then(|job| {
             let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
             Some((job, job.spec.deadline?.plus_secs(-i64::from(secs))))

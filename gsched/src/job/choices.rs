@@ -39,11 +39,11 @@ impl Choices {
         let Some(reason) = reason else { return };
         let said = self
             .said
-            .entry((job.id, job.positions.is_some()))
+            .entry((job.id, job.particulars.positions.is_some()))
             .or_insert_with(|| EntryReason {
                 all: job.spec.choices(),
                 before: job.reason.clone(),
-                tasks: job.positions.as_ref().map(|tasks| {
+                tasks: job.particulars.positions.as_ref().map(|tasks| {
                     (
                         tasks.len(),
                         JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))),
@@ -57,7 +57,7 @@ impl Choices {
 
     /// Tasks of an array that started in another of its partitions, or on what was left of its guarantee.
     pub fn settled_of(&self, job: &PendingJob) -> BTreeSet<JobId> {
-        let Some(positions) = &job.positions else {
+        let Some(positions) = &job.particulars.positions else {
             return BTreeSet::new();
         };
         let last = JobId(job.id.0 + u64::from(positions.last().unwrap_or(0)));

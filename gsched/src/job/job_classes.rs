@@ -123,11 +123,11 @@ impl JobClasses {
         cluster: &Cluster,
         windows: &Windows,
     ) -> JobClassId {
-        if !job.barred.is_empty() {
+        if !job.particulars.barred.is_empty() {
             return self.intern(
                 &job.spec,
                 partition,
-                &job.barred,
+                &job.particulars.barred,
                 (snapshot, cluster, windows),
             );
         }

@@ -417,7 +417,7 @@ impl QueueTurn {
             rank,
             submitted: job.submitted,
             id: job.id,
-            is_array: job.positions.is_some(),
+            is_array: job.particulars.positions.is_some(),
             choice: job.spec.choice(),
         }
     }
@@ -426,10 +426,10 @@ impl QueueTurn {
 /// More than its shape and its limit decides when it starts.
 fn is_special(job: &PendingJob, shape: &JobClass) -> bool {
     let spec = &job.spec;
-    job.positions.is_some()
-        || job.room.is_some()
-        || !job.avoid.is_empty()
-        || !job.barred.is_empty()
+    job.particulars.positions.is_some()
+        || job.particulars.room.is_some()
+        || !job.particulars.avoid.is_empty()
+        || !job.particulars.barred.is_empty()
         || spec.time_min_secs.is_some()
         || spec.deadline.is_some()
         || !spec.licences.is_empty()

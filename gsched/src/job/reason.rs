@@ -55,8 +55,8 @@ fn each_standing(
     found: &mut dyn FnMut(Reason) -> bool,
 ) -> Option<()> {
     let mut tell = |reason: Option<Reason>| reason.is_none_or(&mut *found).then_some(());
-    tell(job.held_by.as_deref().map(held_by))?;
-    tell(job.dependency.clone())?;
+    tell(job.particulars.held_by.as_deref().map(held_by))?;
+    tell(job.particulars.dependency.clone())?;
     let early = job.eligible > snapshot.now;
     tell(early.then(|| {
         Reason::new(
@@ -64,7 +64,7 @@ fn each_standing(
             format!("not before {}", job.eligible),
         )
     }))?;
-    let failed = job.try_after.filter(|at| *at > snapshot.now);
+    let failed = job.particulars.try_after.filter(|at| *at > snapshot.now);
     tell(failed.map(|at| {
         Reason::new(
             ReasonCode::BeginTime,
@@ -127,7 +127,7 @@ fn each_standing(
                 )
             }),
     )?;
-    tell((job.room == Some(0)).then(|| array_limit(job)))
+    tell((job.particulars.room == Some(0)).then(|| array_limit(job)))
 }
 
 /// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.
@@ -159,7 +159,7 @@ pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) 
 }
 
 pub fn array_limit(job: &PendingJob) -> Reason {
-    let text = match job.cap {
+    let text = match job.particulars.cap {
         // Those that the pass starts are not counted yet.
         Some(ArrayCap { most, running }) if running >= most => {
             format!("the array allows {most} at once, and {running} of its tasks run")

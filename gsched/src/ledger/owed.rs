@@ -43,7 +43,7 @@ impl Ledger {
         let who = self.who_or_new(&job.spec);
         self.count(&job.spec, who, &held, true);
         if self.keeps_idle() {
-            let choice = (job.is_choice() && job.positions.is_none()).then_some(job.id);
+            let choice = (job.is_choice() && job.particulars.positions.is_none()).then_some(job.id);
             self.idle.promise(
                 choice,
                 &held,
@@ -77,7 +77,7 @@ impl Ledger {
     /// What is owed to a job is not in its own way where it might start in another of its partitions; nothing where nothing is.
     pub(crate) fn lift_owed(&mut self, job: &PendingJob) -> Option<Lifted> {
         let place = self.owed.iter().position(|owed| {
-            job.is_choice() && job.positions.is_none() && owed.whose == key(job)
+            job.is_choice() && job.particulars.positions.is_none() && owed.whose == key(job)
         })?;
         let owed = self.owed.remove(place);
         let who = self.who(&owed.spec);
@@ -106,7 +106,7 @@ impl Ledger {
 
     /// What a job is to leave to others before it for whom somebody goes.
     pub(crate) fn owed_to_others(&self, job: &PendingJob) -> impl Iterator<Item = &Owed> {
-        let goes_first = self.is_urgent(&job.spec) && job.preempted.is_none();
+        let goes_first = self.is_urgent(&job.spec) && job.particulars.preempted.is_none();
         self.owed
             .iter()
             .filter(move |owed| !goes_first && owed.whose != key(job))
@@ -144,5 +144,5 @@ impl Ledger {
 }
 
 fn key(job: &PendingJob) -> (JobId, bool) {
-    (job.id, job.positions.is_some())
+    (job.id, job.particulars.positions.is_some())
 }

@@ -42,7 +42,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &QuickPassState) 
             let one_of_several = snapshot
                 .pending
                 .get(waiting.at as usize)
-                .is_some_and(|job| job.is_choice() && job.positions.is_none());
+                .is_some_and(|job| job.is_choice() && job.particulars.positions.is_none());
             !one_of_several || (!left.started.contains(&waiting.job) && served.insert(waiting.job))
         };
         for waiting in left.waiting.iter().filter(first_entry).take(MOST_JOBS) {
@@ -251,10 +251,14 @@ impl<'a> Floor<'a> {
         let Some(partition) = self.snapshot.config.partition(&job.spec.partition) else {
             return true;
         };
-        let tasks = match &job.positions {
+        let tasks = match &job.particulars.positions {
             None => 1,
             Some(positions) => (positions.len() as usize)
-                .min(job.room.map_or(MOST_TASKS, |room| room as usize))
+                .min(
+                    job.particulars
+                        .room
+                        .map_or(MOST_TASKS, |room| room as usize),
+                )
                 .min(MOST_TASKS),
         };
         let demands = Demand::all(&job.spec.request, partition);

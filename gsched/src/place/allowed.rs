@@ -48,7 +48,11 @@ pub(crate) fn allowed_ways(
             account,
             user,
             qos,
-            (spec.borrow, spec.requeue, job.preempted.is_some()),
+            (
+                spec.borrow,
+                spec.requeue,
+                job.particulars.preempted.is_some(),
+            ),
             secs,
         )
     };
@@ -255,7 +259,7 @@ pub(crate) fn first_refusing_limit(
     partition: usize,
 ) -> Option<(Reason, LimitKind)> {
     if pass.array_room(job) == 0 {
-        let capped = job.capped_array().zip(job.cap);
+        let capped = job.capped_array().zip(job.particulars.cap);
         let kind = capped.map_or(LimitKind::Fixed, |(array, cap)| {
             LimitKind::ArrayCap(array, cap.running)
         });

@@ -112,5 +112,5 @@ pub(crate) fn earliest_within(
 }
 
 pub(crate) fn key(job: &PendingJob) -> (JobId, bool) {
-    (job.id, job.positions.is_some())
+    (job.id, job.particulars.positions.is_some())
 }

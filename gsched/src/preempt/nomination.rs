@@ -27,7 +27,7 @@ pub(crate) fn add_preempts(
 }
 
 fn next_of(pass: &Pass, job: &PendingJob) -> JobId {
-    let Some(positions) = &job.positions else {
+    let Some(positions) = &job.particulars.positions else {
         return job.id;
     };
     let ids = job.ids();

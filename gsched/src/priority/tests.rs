@@ -147,7 +147,7 @@ fn who_may_not_start_has_no_class_and_stands_with_the_borrowers() {
          job 5 b bob 1 nice=4",
     );
     snapshot.pending[2].eligible = snapshot.now.plus_secs(60);
-    snapshot.pending[3].dependency = Some(gmodel::Reason::new(
+    snapshot.pending[3].particulars.dependency = Some(gmodel::Reason::new(
         gmodel::ReasonCode::Dependency,
         "waits for job 9",
     ));

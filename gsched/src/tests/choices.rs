@@ -697,7 +697,7 @@ proptest! {
         let reasons: Vec<JobId> = told.reasons.iter().chain(&told.array_reasons).map(|(id, _)| *id).collect();
         prop_assert_eq!(reasons.iter().collect::<BTreeSet<_>>().len(), reasons.len(), "nobody has two reasons");
         for job in &snapshot.pending {
-            let tasks = job.positions.as_ref().map_or(1, |positions| positions.len());
+            let tasks = job.particulars.positions.as_ref().map_or(1, |positions| positions.len());
             let all = (0..tasks).all(|at| started.contains(&JobId(job.id.0 + at)));
             prop_assert_ne!(all, reasons.contains(&job.id), "job {} has to start or to have a reason", job.id);
         }
@@ -736,7 +736,7 @@ fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64
     policy.reservations.insert(kept.name.clone(), kept);
     for job in &mut snapshot.pending {
         let bit = 1u8 << (job.id.0 / 10 % 8);
-        job.held_by = (held & bit != 0).then(|| "user:bob".into());
+        job.particulars.held_by = (held & bit != 0).then(|| "user:bob".into());
         let spec = Arc::make_mut(&mut job.spec);
         spec.account = "a".into();
         if needs & bit != 0 {

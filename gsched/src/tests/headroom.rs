@@ -478,7 +478,7 @@ fn each_starts_where_others_went_for_it() {
         [11],
         "what was freed for another is not the first's, though its own is gone"
     );
-    snapshot.pending[1].held_by = Some("user:ann".into());
+    snapshot.pending[1].particulars.held_by = Some("user:ann".into());
     assert_eq!(told(&snapshot).0, [10], "unless that cannot start");
 }
 

@@ -27,7 +27,7 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
                 .is_none_or(|name| *name == job.spec.partition)
         };
         let job = snapshot.pending.iter().rfind(|job| is_meant(job)).unwrap();
-        let (id, is_array) = (job.id, job.positions.is_some());
+        let (id, is_array) = (job.id, job.particulars.positions.is_some());
         let ends_by = start
             .limit_secs
             .or(job.limit_secs)
@@ -49,10 +49,10 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
         assert!(runs.insert(run), "{run} twice");
         // All its entries, where it waits in several partitions.
         snapshot.pending.retain_mut(|job| {
-            if job.id != id || job.positions.is_some() != is_array {
+            if job.id != id || job.particulars.positions.is_some() != is_array {
                 return true;
             }
-            let Some(positions) = &mut job.positions else {
+            let Some(positions) = &mut job.particulars.positions else {
                 return false;
             };
             let position = (start.job.0 - id.0) as u32;
@@ -160,10 +160,12 @@ fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
             "nobody is told twice"
         );
         // Who is told nothing has the reason that is known.
-        let known = snapshot
-            .pending
-            .iter()
-            .map(|job| ((job.id, job.positions.is_some()), job.reason.code));
+        let known = snapshot.pending.iter().map(|job| {
+            (
+                (job.id, job.particulars.positions.is_some()),
+                job.reason.code,
+            )
+        });
         known.chain(told).collect()
     };
     assert_eq!(reasons(plan), reasons(&by_job));
@@ -205,7 +207,7 @@ pub(super) fn told_what_changed_it_plans_alike(
             snapshot
                 .pending
                 .iter_mut()
-                .filter(|job| job.id == *id && job.positions.is_none())
+                .filter(|job| job.id == *id && job.particulars.positions.is_none())
                 .for_each(|job| job.reason = reason.clone());
         }
         snapshot.now = snapshot.now.plus_secs(secs);
@@ -227,10 +229,10 @@ pub(super) fn told_what_changed_it_plans_alike(
         if secs % 3 == 0 && !snapshot.pending.is_empty() {
             let at = which.index(snapshot.pending.len());
             let gone = snapshot.pending.swap_remove(at);
-            let is_array = gone.positions.is_some();
+            let is_array = gone.particulars.positions.is_some();
             snapshot
                 .pending
-                .retain(|job| job.id != gone.id || job.positions.is_some() != is_array);
+                .retain(|job| job.id != gone.id || job.particulars.positions.is_some() != is_array);
         }
     }
 }
@@ -368,7 +370,7 @@ proptest! {
         changes.nodes.extend(first.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
         let quick = engine.after(&snapshot, &changes, all()).unwrap();
         enter(&mut snapshot, &quick);
-        let head = snapshot.pending.iter().filter(|job| job.positions.is_none()).map(|job| job.id).min();
+        let head = snapshot.pending.iter().filter(|job| job.particulars.positions.is_none()).map(|job| job.id).min();
         let ahead = |job: JobId| quick.starts.iter().any(|start| start.job < job);
         if let Some(head) = head.filter(|head| !ahead(*head)) {
             let after = starts(&snapshot);
@@ -598,13 +600,13 @@ fn capped(cluster: &str) -> Snapshot {
     ));
     for (at, id) in [(1, 10), (2, 13)] {
         snapshot.pending[at].id = JobId(id);
-        snapshot.pending[at].array = Some(JobId(10));
+        snapshot.pending[at].particulars.array = Some(JobId(10));
     }
     let mut between = gmodel::array_spec::RangeSet::new();
     for position in 1..3 {
         between.insert(position);
     }
-    snapshot.pending[0].positions = Some(between);
+    snapshot.pending[0].particulars.positions = Some(between);
     snapshot
 }
 
@@ -631,7 +633,9 @@ fn all_records_of_an_array_count_for_its_cap() {
         .filter(|(_, reason)| reason.code == ReasonCode::JobArrayTaskLimit);
     assert_eq!(waits.count(), 2);
     let mut free = snapshot.clone();
-    free.pending.iter_mut().for_each(|job| job.array = None);
+    free.pending
+        .iter_mut()
+        .for_each(|job| job.particulars.array = None);
     assert_eq!(
         started(&plan(&free, all())).len(),
         4,

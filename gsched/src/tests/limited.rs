@@ -142,11 +142,11 @@ fn of_an_array_at_its_cap_the_task_that_ends_first_is_named() {
          job 10 a ann 1 limit=50 tasks=8",
     );
     let waiting = &mut snapshot.pending[0];
-    let positions = waiting.positions.as_mut().unwrap();
+    let positions = waiting.particulars.positions.as_mut().unwrap();
     positions.remove(0);
     positions.remove(1);
-    waiting.room = Some(0);
-    waiting.cap = Some(crate::ArrayCap {
+    waiting.particulars.room = Some(0);
+    waiting.particulars.cap = Some(crate::ArrayCap {
         most: 2,
         running: 2,
     });

@@ -57,13 +57,13 @@ fn happen(pool: &mut Pool, (what, which): (Mishap, prop::sample::Index), policie
         Mishap::Hold if waiting > 0 => {
             let job = pool.snapshot.pending[which.index(waiting)].id;
             let of_job = pool.snapshot.pending.iter_mut().filter(|one| one.id == job);
-            of_job.for_each(|one| one.held_by = Some("user:ann".into()));
+            of_job.for_each(|one| one.particulars.held_by = Some("user:ann".into()));
         }
         Mishap::ReleaseAll => pool
             .snapshot
             .pending
             .iter_mut()
-            .for_each(|job| job.held_by = None),
+            .for_each(|job| job.particulars.held_by = None),
         Mishap::CancelWaiting if waiting > 0 => {
             let job = pool.snapshot.pending[which.index(waiting)].id;
             pool.snapshot.pending.retain(|one| one.id != job);
@@ -145,7 +145,7 @@ proptest! {
             all_is_well(&pool, &told)?;
         }
         pool.snapshot.nodes.iter_mut().for_each(|node| node.unavailable = None);
-        pool.snapshot.pending.iter_mut().for_each(|job| job.held_by = None);
+        pool.snapshot.pending.iter_mut().for_each(|job| job.particulars.held_by = None);
         for _ in 0..100 {
             let told = pool.round();
             all_is_well(&pool, &told)?;

@@ -374,7 +374,7 @@ proptest! {
             enter(&mut snapshot, &told);
             is_within_the_node(&snapshot);
             let Some(head) = snapshot.pending.iter().find(|job| may_start_ever(&snapshot, job)) else { break };
-            if head.positions.is_some() {
+            if head.particulars.positions.is_some() {
                 promised = None;
                 continue;
             }
@@ -394,7 +394,7 @@ proptest! {
         jobs in prop::collection::vec(ask(), 2..10), held in any::<u8>(), windows in any::<bool>(), backfill in prop::sample::select(vec!["easy", "4", "all"]),
     ) {
         let mut snapshot = pool(&jobs, backfill, windows);
-        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.held_by = Some("user:bob".into()));
+        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.particulars.held_by = Some("user:bob".into()));
         for id in ids(&snapshot) {
             let told = what_is_told_is_so(&snapshot, id)?;
             // Not one of several obstacles alone.
@@ -404,7 +404,7 @@ proptest! {
                 let mut changed = snapshot.clone();
                 changed.pending.iter_mut().filter(|job| job.id == id).for_each(|job| match code {
                     ReasonCode::Licenses => Arc::make_mut(&mut job.spec).licences.clear(),
-                    _ => job.held_by = None,
+                    _ => job.particulars.held_by = None,
                 });
                 changed
             };
@@ -500,8 +500,8 @@ fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
     }
     for (at, job) in snapshot.pending.iter_mut().enumerate() {
         let id = job.id.0 / 10;
-        if has(6) && job.positions.is_some() {
-            job.room = Some((id % 3) as u32);
+        if has(6) && job.particulars.positions.is_some() {
+            job.particulars.room = Some((id % 3) as u32);
         }
         let spec = Arc::make_mut(&mut job.spec);
         spec.account = if at % 4 == 0 { "free" } else { "a" }.into();
@@ -543,7 +543,7 @@ proptest! {
         }
         let which = [first, second, third].into_iter().filter(|bit| *bit < KEPT).fold(0, |all, bit| all | 1 << bit);
         let mut snapshot = guarded(snapshot, which, amount);
-        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.held_by = Some("user:bob".into()));
+        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.particulars.held_by = Some("user:bob".into()));
         for id in ids(&snapshot) {
             let told = what_is_told_is_so(&snapshot, id)?;
             let limits = [ReasonCode::AssocGrpGRES, ReasonCode::AssocGrpBilling];
@@ -556,8 +556,8 @@ proptest! {
             let free = |job: &mut PendingJob| Arc::make_mut(&mut job.spec).account = "free".into();
             // What other QOS keep is kept from this one, too.
             let urgent = |job: &mut PendingJob| Arc::make_mut(&mut job.spec).qos = if which & 4 == 0 { "spared" } else { "urgent" }.into();
-            let uncapped = |job: &mut PendingJob| job.room = None;
-            let unheld = |job: &mut PendingJob| job.held_by = None;
+            let uncapped = |job: &mut PendingJob| job.particulars.room = None;
+            let unheld = |job: &mut PendingJob| job.particulars.held_by = None;
             let codes: [(&[ReasonCode], Lift); 4] = [
                 (&limits, &free),
                 (&[ReasonCode::Headroom], &urgent),

@@ -292,6 +292,7 @@ fn all_others_have_a_reason(snapshot: &Snapshot, plan: &Plan) {
         .collect();
     for job in &snapshot.pending {
         let tasks = job
+            .particulars
             .positions
             .as_ref()
             .map_or(1, |positions| positions.len());
@@ -369,6 +370,7 @@ fn the_first_waiting_job_is_not_delayed(snapshot: &Snapshot, plan: &Plan) {
     };
     // Those ahead of it in the queue, its own tasks among them, are owed nothing.
     let own = job
+        .particulars
         .positions
         .as_ref()
         .map_or(1, |positions| positions.len());
@@ -414,7 +416,7 @@ proptest! {
         let mut array = Snapshot { pending: snapshot.pending[..1].to_vec(), ..snapshot };
         let mut jobs = array.clone();
         let one = array.pending[0].clone();
-        array.pending[0].positions = Some(gmodel::array_spec::RangeSet::first_n(tasks));
+        array.pending[0].particulars.positions = Some(gmodel::array_spec::RangeSet::first_n(tasks));
         jobs.pending = (0..u64::from(tasks))
             .map(|at| crate::PendingJob { id: JobId(one.id.0 + at), particulars: gmodel::rare::Rare::default(), ..one.clone() })
             .collect();

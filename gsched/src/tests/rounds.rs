@@ -282,7 +282,7 @@ impl Pool {
                 limit.map(|secs| now.plus_secs(i64::from(secs))),
             );
             (run.placed, run.started, run.class, run.preempted) =
-                (now, Some(now), start.class, job.preempted);
+                (now, Some(now), start.class, job.particulars.preempted);
             self.ends.extend(runs.map(|secs| (id, now.plus_secs(secs))));
             for share in &start.allocation {
                 self.snapshot

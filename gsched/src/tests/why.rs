@@ -570,7 +570,7 @@ fn what_is_in_the_way_of_each_kind_of_gpus_is_told_by_itself() {
 fn an_array_at_its_cap_is_told_of_a_higher_one() {
     let of = |text: &str, cap: ArrayCap| {
         let mut snapshot = picture(text);
-        snapshot.pending[0].cap = Some(cap);
+        snapshot.pending[0].particulars.cap = Some(cap);
         let told = why(&snapshot, JobId(10)).unwrap();
         (
             told.blockers[0].text.clone(),
@@ -742,7 +742,7 @@ fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for()
 fn hindered(mut snapshot: Snapshot, held: u8, late: u8, limit: u64) -> Snapshot {
     for (at, job) in snapshot.pending.iter_mut().enumerate() {
         if held & (1 << (at % 8)) != 0 {
-            job.held_by = Some("user:bob".into());
+            job.particulars.held_by = Some("user:bob".into());
         }
         if late & (1 << (at % 8)) != 0 {
             job.eligible = NOW.plus_secs(60);
@@ -770,7 +770,7 @@ fn without(snapshot: &Snapshot, job: JobId, code: ReasonCode) -> Option<Snapshot
     let mut changed = snapshot.clone();
     let at = changed.pending.iter().position(|one| one.id == job)?;
     match code {
-        ReasonCode::JobHeldUser => changed.pending[at].held_by = None,
+        ReasonCode::JobHeldUser => changed.pending[at].particulars.held_by = None,
         ReasonCode::BeginTime => changed.pending[at].eligible = NOW,
         // For the others it holds on.
         ReasonCode::AssocGrpGRES => {
@@ -983,7 +983,7 @@ fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
 fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
     let mut snapshot =
         picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
-    snapshot.pending[0].positions = Some("1-2".parse().unwrap());
+    snapshot.pending[0].particulars.positions = Some("1-2".parse().unwrap());
     let told = why(&snapshot, JobId(10)).unwrap();
     assert_eq!(
         told.changes
@@ -1080,9 +1080,10 @@ fn obstructed(mut snapshot: Snapshot, which: u32) -> Snapshot {
     };
     policy.reservations.insert("r".into(), reservation);
     for job in &mut snapshot.pending {
-        job.held_by = has(10).then(|| "user:bob".into());
+        job.particulars.held_by = has(10).then(|| "user:bob".into());
         job.eligible = if has(11) { NOW.plus_secs(60) } else { NOW };
-        job.dependency = has(12).then(|| Reason::new(ReasonCode::Dependency, "waits for job 1"));
+        job.particulars.dependency =
+            has(12).then(|| Reason::new(ReasonCode::Dependency, "waits for job 1"));
         let spec = Arc::make_mut(&mut job.spec);
         (spec.account, spec.qos) = ("a".into(), "q".into());
         spec.reservation = Some("r".into());

@@ -270,7 +270,10 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
             usual,
         }));
     }
-    let full = job.cap.filter(|_| job.room == Some(0));
+    let full = job
+        .particulars
+        .cap
+        .filter(|_| job.particulars.room == Some(0));
     kinds.push(Kind::each(full.map(|cap| Edit::ArrayCap(cap.running + 1))));
     let minutes = job.held_secs().div_ceil(60);
     kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| {
@@ -425,7 +428,10 @@ impl Edit {
             Self::Partition(name) => spec.partition.clone_from(name),
             Self::Borrow => spec.borrow = Some(true),
             Self::ArrayCap(most) => {
-                let cap = job.cap.filter(|cap| *most > cap.most.max(cap.running))?;
+                let cap = job
+                    .particulars
+                    .cap
+                    .filter(|cap| *most > cap.most.max(cap.running))?;
                 particulars.room = Some(most - cap.running);
                 particulars.cap = Some(ArrayCap { most: *most, ..cap });
             }
@@ -438,8 +444,9 @@ impl Edit {
                 _ => request.nvlink = false,
             },
         }
-        let changed =
-            spec != *job.spec || limit_secs != job.limit_secs || particulars.room != job.room;
+        let changed = spec != *job.spec
+            || limit_secs != job.limit_secs
+            || particulars.room != job.particulars.room;
         changed.then(|| PendingJob {
             spec: Arc::new(spec),
             limit_secs,
@@ -566,8 +573,10 @@ pub(crate) fn starts_with_edit(
     let Some(new) = edit.apply(entry) else {
         return false;
     };
-    let is_of_job =
-        |one: &PendingJob| one.id == job && one.positions.is_some() == entry.positions.is_some();
+    let is_of_job = |one: &PendingJob| {
+        one.id == job
+            && one.particulars.positions.is_some() == entry.particulars.positions.is_some()
+    };
     let moves = new.spec.partition != entry.spec.partition;
     let mut changed = snapshot.clone();
     // A change of a job is one in all of its partitions.

@@ -80,12 +80,12 @@ pub(crate) fn explain_job_now(
     budget: WorkBudget,
 ) -> Option<Explanation> {
     let entry = snapshot.pending.iter().find(|one| one.id == job)?;
-    let is_array = entry.positions.is_some();
+    let is_array = entry.particulars.positions.is_some();
     let entries = || {
         snapshot
             .pending
             .iter()
-            .filter(|one| one.id == job && one.positions.is_some() == is_array)
+            .filter(|one| one.id == job && one.particulars.positions.is_some() == is_array)
     };
     let mut told: Vec<(u32, EntryAnswer)> = entries()
         .filter_map(|entry| {

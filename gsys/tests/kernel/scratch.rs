@@ -92,7 +92,10 @@ impl Drop for Scratch {
     }
 }
 
-pub fn start_in(run: &RunCgroup, spec: LaunchSpec<'static>) -> Result<LaunchedProcess, LaunchError> {
+pub fn start_in(
+    run: &RunCgroup,
+    spec: LaunchSpec<'static>,
+) -> Result<LaunchedProcess, LaunchError> {
     let join = run.join_fds().expect("open cgroup.procs");
     launch(&LaunchSpec {
         join: Some(&join),

@@ -22,7 +22,7 @@ pub(crate) fn index_job(state: &mut State, job: &Job) {
         };
         state.client_keys.insert(key, job.id);
     }
-    if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
+    if let (true, Some(ended)) = (job.state.is_final(), job.past.ended) {
         state.finished.insert((ended, job.id));
     }
     if !job.state.is_final() {

@@ -351,10 +351,10 @@ pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
         "job {id} is cancelled as pending"
     );
     job.state = JobState::Cancelled;
-    job.ended = Some(at);
+    job.past.ended = Some(at);
     job.reason = Reason::default();
-    job.cancelled_by = Some(by.to_owned());
-    job.end_text = text.to_owned();
+    job.past.cancelled_by = Some(by.to_owned());
+    job.past.end_text = text.to_owned();
     let (task, spec) = (job.task, job.spec.clone());
     state.tally.remove(&spec, 1);
     state.finished.insert((at, id));

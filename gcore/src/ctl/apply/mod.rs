@@ -121,7 +121,7 @@ pub fn apply(state: &mut State, event: &Event) {
             (placed.class, placed.imex_channel) = (*class, *imex_channel);
             let drawn_into = drawing(state, run.job, allocation, *at);
             let job = job_mut(state, run.job);
-            (job.priority, job.drawn_into) = (*priority, drawn_into);
+            (job.past.priority, job.past.drawn_into) = (*priority, drawn_into);
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
         Event::RunMarked {
@@ -135,7 +135,7 @@ pub fn apply(state: &mut State, event: &Event) {
                 ..mark.clone()
             };
             runs::marked(run_mut(state, *run), *node, &mark);
-            job_mut(state, run.job).last_mark = Some(Box::new(mark));
+            job_mut(state, run.job).past.last_mark = Some(Box::new(mark));
         }
         Event::RunAdopted {
             run,

@@ -43,11 +43,11 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     job.state = JobState::Pending;
     job.reason = reason_of(&job.holds);
     job.eligible = at;
-    if job.try_after.is_some() {
-        job.try_after = None;
+    if job.past.try_after.is_some() {
+        job.past.try_after = None;
     }
-    job.ended = None;
-    job.cancelled_by = None;
+    job.past.ended = None;
+    job.past.cancelled_by = None;
     let (task, spec, limit_secs, submitted) =
         (job.task, job.spec.clone(), job.limit_secs, job.submitted);
     state.finished.retain(|(_, one)| *one != id);

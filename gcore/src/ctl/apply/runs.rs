@@ -36,10 +36,10 @@ pub(crate) fn placed(
     job.skipped_attempts += id.attempt - job.attempts - 1;
     job.attempts = id.attempt;
     job.live = Some(id.attempt);
-    job.started = Some(at);
-    job.ended = None;
-    if job.try_after.is_some() {
-        job.try_after = None;
+    job.past.started = Some(at);
+    job.past.ended = None;
+    if job.past.try_after.is_some() {
+        job.past.try_after = None;
     }
     let (task, waited) = (job.task, job.waits.is_some());
     if let Some(task) = task {
@@ -143,7 +143,7 @@ pub(crate) fn reported(
         // The node's time may come late; it is bounded by the controller's clock.
         let started = (*started).clamp(run.placed, at.max(run.placed));
         run.started = Some(started);
-        job_mut(state, id.job).started = Some(started);
+        job_mut(state, id.job).past.started = Some(started);
     }
     if clean {
         raise_generation(state, node);
@@ -173,7 +173,7 @@ fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
         .filter(|job| goes_on && job.live_run() == Some(id) && job.state == JobState::Running);
     if let Some(job) = job {
         job.state = JobState::Completing;
-        job.ended = Some(at);
+        job.past.ended = Some(at);
     }
 }
 
@@ -195,21 +195,21 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     state.idle_seen.remove(id);
     let job = job_mut(state, id.job);
     let idle_requeues = if idled && outcome.requeue.is_some() {
-        job.idle_requeues + 1
+        job.past.idle_requeues + 1
     } else {
         0
     };
-    if job.idle_requeues != idle_requeues {
-        job.idle_requeues = idle_requeues;
+    if job.past.idle_requeues != idle_requeues {
+        job.past.idle_requeues = idle_requeues;
     }
-    job.started = outcome.started.or(job.started);
-    job.exit = outcome.exit;
-    job.end_text.clone_from(&outcome.text);
-    if job.gpu_events != outcome.gpu_events {
-        job.gpu_events.clone_from(&outcome.gpu_events);
+    job.past.started = outcome.started.or(job.past.started);
+    job.past.exit = outcome.exit;
+    job.past.end_text.clone_from(&outcome.text);
+    if job.past.gpu_events != outcome.gpu_events {
+        job.past.gpu_events.clone_from(&outcome.gpu_events);
     }
     if outcome.state == JobState::Preempted {
-        job.preempted = Some(outcome.ended);
+        job.past.preempted = Some(outcome.ended);
     }
     note_node_failures(state, id, outcome, at);
     usage::charge(state, id, outcome);
@@ -218,7 +218,7 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     } else {
         let job = job_mut(state, id.job);
         job.state = JobState::Completing;
-        job.ended = Some(outcome.ended);
+        job.past.ended = Some(outcome.ended);
     }
 }
 
@@ -254,41 +254,42 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Times
     let failed = failures(run, outcome, ran_millis, at);
     let job = job_mut(state, id.job);
     let downed_runs = if failed.iter().any(|failure| failure.downed) {
-        job.downed_runs + 1
+        job.past.downed_runs + 1
     } else {
         0
     };
-    if downed_runs != job.downed_runs {
-        job.downed_runs = downed_runs;
+    if downed_runs != job.past.downed_runs {
+        job.past.downed_runs = downed_runs;
     }
     let failed_runs = if failed.is_empty() {
         0
     } else if ran_millis < DOWNED_MILLIS {
-        job.failed_runs + 1
+        job.past.failed_runs + 1
     } else {
         1
     };
-    if failed_runs != job.failed_runs {
-        job.failed_runs = failed_runs;
+    if failed_runs != job.past.failed_runs {
+        job.past.failed_runs = failed_runs;
     }
     for mut failure in failed {
         if let Some(at) = job
+            .past
             .node_failures
             .iter()
             .position(|known| known.node == failure.node)
         {
-            let known = job.node_failures.remove(at);
+            let known = job.past.node_failures.remove(at);
             failure.launches = if failure.launches > 0 {
                 known.launches.saturating_add(1)
             } else {
                 0
             };
         }
-        job.node_failures.push(failure);
+        job.past.node_failures.push(failure);
     }
-    let over = job.node_failures.len().saturating_sub(MAX_FAILURES);
+    let over = job.past.node_failures.len().saturating_sub(MAX_FAILURES);
     if over > 0 {
-        job.node_failures.drain(..over);
+        job.past.node_failures.drain(..over);
     }
 }
 
@@ -309,11 +310,11 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     if let Some(eligible) = outcome.requeue {
         job.state = JobState::Pending;
         job.eligible = eligible;
-        if job.ended.is_some() {
-            job.ended = None;
+        if job.past.ended.is_some() {
+            job.past.ended = None;
         }
-        if job.try_after != outcome.try_after {
-            job.try_after = outcome.try_after;
+        if job.past.try_after != outcome.try_after {
+            job.past.try_after = outcome.try_after;
         }
         job.reason = Reason::default();
         job.holds.extend(outcome.hold.clone());
@@ -332,14 +333,14 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         index_tries(state, &job);
     } else {
         job.state = outcome.state;
-        job.ended = Some(outcome.ended);
+        job.past.ended = Some(outcome.ended);
         let by = state
             .runs
             .get(id)
             .and_then(|run| run.stop.as_ref())
             .map(|stop| stop.by.clone());
         let job = job_mut(state, id.job);
-        job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
+        job.past.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
         let spec = job.spec.clone();
         state.tally.remove(&spec, 1);
         state.finished.insert((at, id.job));

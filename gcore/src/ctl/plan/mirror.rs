@@ -386,7 +386,7 @@ fn key(job: &PendingJob) -> EntryKey {
 }
 
 fn entry_id(job: &PendingJob) -> EntryId {
-    match job.positions {
+    match job.particulars.positions {
         Some(_) => EntryId::Array(job.id),
         None => EntryId::Job(job.id),
     }
@@ -394,7 +394,11 @@ fn entry_id(job: &PendingJob) -> EntryId {
 
 /// The entry depends on other records or on the clock: an array cap, a dependency, barred nodes.
 fn is_fickle(job: &Job) -> bool {
-    let barred = job.node_failures.iter().any(|failure| failure.launches > 0);
+    let barred = job
+        .past
+        .node_failures
+        .iter()
+        .any(|failure| failure.launches > 0);
     job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some() || barred)
 }
 

@@ -100,6 +100,7 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
         .task
         .and_then(|task| room_of(state.arrays.get(task.array)?));
     let mut avoid: Vec<NodeId> = job
+        .past
         .node_failures
         .iter()
         .map(|failure| failure.node)
@@ -117,7 +118,7 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
             held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
             avoid,
             barred: barred(state, job, now),
-            try_after: job.try_after,
+            try_after: job.past.try_after,
             positions: None,
             room,
             array: job.task.filter(|_| room.is_some()).map(|task| task.array),
@@ -125,7 +126,7 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
                 .task
                 .and_then(|task| cap_of(state.arrays.get(task.array)?)),
             dependency: dependency::reason::reason(state, job.waits.as_deref()),
-            preempted: job.preempted,
+            preempted: job.past.preempted,
             ..Particulars::default()
         }
         .into(),
@@ -146,7 +147,7 @@ fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<BarredNode> {
             text: failure.text.clone(),
         })
     };
-    job.node_failures.iter().filter_map(bar).collect()
+    job.past.node_failures.iter().filter_map(bar).collect()
 }
 
 /// A run that still holds something.
@@ -190,7 +191,7 @@ pub(crate) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
         leaves_for: run.stop.as_ref().and_then(|stop| stop.for_job),
         leaves_for_borrower: run.stop.as_ref().is_some_and(|stop| stop.for_borrower),
         may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
-        preempted: job.preempted,
+        preempted: job.past.preempted,
         charged: run.outcome.is_some(),
     })
 }

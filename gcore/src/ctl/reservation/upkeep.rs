@@ -150,7 +150,7 @@ fn idle_since(state: &State, one: &Reservation, window: Window, now: Timestamp) 
         .jobs
         .values()
         .filter(|job| asked(&job.spec) == Some(&one.name));
-    let ended = of_it.filter_map(|job| job.ended).max();
+    let ended = of_it.filter_map(|job| job.past.ended).max();
     // With no job in memory, the last look counts.
     let known = one.idle_since.or(ended).unwrap_or_else(|| {
         if window.0 > state.time_reached {

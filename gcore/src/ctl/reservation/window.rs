@@ -140,6 +140,7 @@ pub fn reservations_over<'a>(
 /// The reservation of a job's run: the named one, or those that drew it.
 pub fn reservation_of(job: &Job) -> Option<&str> {
     asked(&job.spec).or(job
+        .past
         .drawn_into
         .as_deref()
         .filter(|_| job.state != JobState::Pending))

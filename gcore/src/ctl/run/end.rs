@@ -150,7 +150,7 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
     }
     let verdict = verdict(run, name);
     let may_requeue = job.may_requeue(partition.requeue);
-    let failures = job.failed_runs + u32::from(run.failed_nodes().next().is_some());
+    let failures = job.past.failed_runs + u32::from(run.failed_nodes().next().is_some());
     let again = now.plus_secs((1i64 << failures.min(16)).min(MAX_BACK_OFF_SECS));
     // Its age counts on.
     let in_line = job.eligible.min(now);
@@ -524,10 +524,11 @@ fn takes_nodes_down(
         .failed_nodes()
         .filter(|(node, _)| soon && run.lost_node(*node))
         .collect();
-    if here.is_empty() || job.downed_runs + 1 < MAX_DOWNED {
+    if here.is_empty() || job.past.downed_runs + 1 < MAX_DOWNED {
         return None;
     }
     let before = job
+        .past
         .node_failures
         .iter()
         .filter(|one| one.downed && here.iter().all(|(node, _)| *node != one.node));

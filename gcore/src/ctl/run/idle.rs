@@ -195,8 +195,8 @@ fn end(tx: &mut Tx, id: RunId, policy: &IdlePolicy) {
     };
     let text = words(policy.gpus_percent, idle.levels.secs(policy.gpus_percent));
     // Held, or it would hold idle GPUs again and again. Its owner releases it.
-    if why == StopCause::Requeued && job.idle_requeues >= policy.max_requeues {
-        let before = match job.idle_requeues {
+    if why == StopCause::Requeued && job.past.idle_requeues >= policy.max_requeues {
+        let before = match job.past.idle_requeues {
             0 => String::new(),
             1 => ", as in the run before".to_owned(),
             many => format!(", as in the {many} runs before"),

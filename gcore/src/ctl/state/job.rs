@@ -6,7 +6,6 @@ use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
 use gmodel::{JobId, JobSpec, JobState, Reason, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// A job, or one array task with a record of its own.
@@ -42,22 +41,9 @@ pub struct Job {
     /// Open conditions of its dependency; only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<OpenDependency>>,
-    /// What its runs left; read as fields of the job.
+    /// What its runs left.
     #[serde(flatten)]
     pub past: Rare<PastRuns>,
-}
-
-impl Deref for Job {
-    type Target = PastRuns;
-    fn deref(&self) -> &PastRuns {
-        &self.past
-    }
-}
-
-impl DerefMut for Job {
-    fn deref_mut(&mut self) -> &mut PastRuns {
-        &mut self.past
-    }
 }
 
 /// The array and position of an array task.
@@ -87,12 +73,13 @@ impl Job {
     }
     /// Neither its begin time nor a back-off after a node failure lies ahead.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.eligible <= now && self.try_after.is_none_or(|at| at <= now)
+        self.eligible <= now && self.past.try_after.is_none_or(|at| at <= now)
     }
     /// Times at which it may start on more nodes, or at all.
     pub fn tries(&self) -> impl Iterator<Item = Timestamp> + '_ {
-        self.try_after.into_iter().chain(
-            self.node_failures
+        self.past.try_after.into_iter().chain(
+            self.past
+                .node_failures
                 .iter()
                 .filter_map(NodeFailure::barred_until),
         )

@@ -116,7 +116,7 @@ fn a_job_that_goes_back_for_its_nodes_fault_keeps_its_age() {
         wait 1";
     story.lines().for_each(|line| world.line(line.trim()));
     let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
-    assert_eq!((job.eligible, job.failed_runs), (job.submitted, 1));
+    assert_eq!((job.eligible, job.past.failed_runs), (job.submitted, 1));
     assert_eq!(
         next_deadline(&world.state).map(|at| at.since_secs(world.now)),
         Some(57),

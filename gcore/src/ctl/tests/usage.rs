@@ -185,7 +185,7 @@ fn a_run_is_completing_from_its_scripts_end_and_charged_on_each_node_until_that_
     let mut world = after(LATE_NODE);
     let job = |world: &World| world.state.jobs.get(gmodel::JobId(1)).unwrap().clone();
     assert_eq!(
-        (job(&world).state, job(&world).ended),
+        (job(&world).state, job(&world).past.ended),
         (gmodel::JobState::Completing, Some(world.now.plus_secs(-2)))
     );
     assert!(
@@ -210,9 +210,10 @@ fn a_run_is_completing_from_its_scripts_end_and_charged_on_each_node_until_that_
     assert_eq!(gpu_secs(&world, "lab"), 8 * 10 + 8 * 20);
     assert_eq!(
         outcome_secs(&[job(&world)
+            .past
             .ended
             .unwrap()
-            .since_millis(job(&world).started.unwrap())]),
+            .since_millis(job(&world).past.started.unwrap())]),
         [20]
     );
     world.line("n1 clean 2-1 0");
@@ -256,7 +257,10 @@ fn charged_after_a_step(at_start: i64, at_end: i64) -> (u128, i64) {
     let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
     (
         gpu_secs(&world, "lab"),
-        job.ended.unwrap().since_secs(job.started.unwrap()),
+        job.past
+            .ended
+            .unwrap()
+            .since_secs(job.past.started.unwrap()),
     )
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn detail(row: &Row, view: View) -> Box<RunDetail> {
         gid: spec.user.gid,
         eligible_time: row.known_eligible(),
         priority: match row {
-            Row::Job(job) if !row.is_pending() => job.priority,
+            Row::Job(job) if !row.is_pending() => job.past.priority,
             _ => row
                 .is_pending()
                 .then(|| i64::try_from(row.priority(view)).unwrap_or(i64::MAX)),

@@ -54,7 +54,7 @@ fn priority_rows(
     let key = |at: usize| {
         (
             snapshot.pending[at].id,
-            snapshot.pending[at].positions.is_some(),
+            snapshot.pending[at].particulars.positions.is_some(),
         )
     };
     let mut choices: BTreeMap<(JobId, bool), Vec<(u32, PartitionPriorityRow)>> = BTreeMap::new();

@@ -274,8 +274,8 @@ impl<'a> Row<'a> {
             return ReasonCode::None;
         };
         match job.state {
-            JobState::Failed if job.started.is_none() => ReasonCode::JobLaunchFailure,
-            JobState::Failed if job.exit.signal != 0 => ReasonCode::RaisedSignal,
+            JobState::Failed if job.past.started.is_none() => ReasonCode::JobLaunchFailure,
+            JobState::Failed if job.past.exit.signal != 0 => ReasonCode::RaisedSignal,
             JobState::Failed => ReasonCode::NonZeroExitCode,
             JobState::Timeout => ReasonCode::TimeLimit,
             JobState::OutOfMemory => ReasonCode::OutOfMemory,
@@ -386,7 +386,7 @@ impl<'a> Row<'a> {
 
     pub(crate) fn started(&self) -> Option<Timestamp> {
         match self {
-            Self::Job(job) if !self.is_pending() => job.started,
+            Self::Job(job) if !self.is_pending() => job.past.started,
             _ => None,
         }
     }
@@ -394,7 +394,7 @@ impl<'a> Row<'a> {
     pub(crate) fn ended(&self) -> Option<Timestamp> {
         match self {
             Self::Job(job) if job.state.is_final() || job.state == JobState::Completing => {
-                job.ended
+                job.past.ended
             }
             Self::Job(_) => None,
             Self::Tasks { array, .. } | Self::Task { array, .. } => {
@@ -416,14 +416,14 @@ impl<'a> Row<'a> {
 
     pub(crate) fn exit(&self) -> ExitCode {
         match self {
-            Self::Job(job) => job.exit,
+            Self::Job(job) => job.past.exit,
             _ => ExitCode::SUCCESS,
         }
     }
 
     pub(crate) fn end_text(&self) -> &'a str {
         match self {
-            Self::Job(job) => &job.end_text,
+            Self::Job(job) => &job.past.end_text,
             _ => "",
         }
     }
@@ -522,7 +522,7 @@ impl<'a> Row<'a> {
     /// The newest checkpoint mark of all its runs.
     pub(crate) fn last_mark(&self) -> Option<CheckpointMarkRow> {
         let Self::Job(job) = self else { return None };
-        let mark = job.last_mark.as_deref()?;
+        let mark = job.past.last_mark.as_deref()?;
         Some(CheckpointMarkRow {
             number: mark.number,
             at: Some(Instant(mark.at)),
@@ -533,7 +533,7 @@ impl<'a> Row<'a> {
     /// When its last run that was preempted ended.
     pub(crate) fn preempted(&self) -> Option<Timestamp> {
         match self {
-            Self::Job(job) => job.preempted,
+            Self::Job(job) => job.past.preempted,
             _ => None,
         }
     }
@@ -567,7 +567,7 @@ impl<'a> Row<'a> {
         }
         // A job keeps the number that it was placed with, as in Slurm.
         let placed = match self {
-            Self::Job(job) if !self.is_pending() => job.priority,
+            Self::Job(job) if !self.is_pending() => job.past.priority,
             _ => None,
         };
         // 0 would say that it is held.
@@ -598,7 +598,7 @@ impl<'a> Row<'a> {
     /// What befell the GPUs of its last run that is over.
     pub(crate) fn gpu_events(&self) -> &'a [String] {
         match self {
-            Self::Job(job) => &job.gpu_events,
+            Self::Job(job) => &job.past.gpu_events,
             _ => &[],
         }
     }

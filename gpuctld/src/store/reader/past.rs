@@ -38,7 +38,7 @@ fn of_job(db: &Connection, id: JobId) -> ReadResult<Option<ForgottenJob>> {
 }
 
 fn over(job: &Job) -> Option<ForgottenJob> {
-    let began = job.started.or(job.ended).unwrap_or(job.submitted);
+    let began = job.past.started.or(job.past.ended).unwrap_or(job.submitted);
     job.state.is_final().then(|| past(job.id, job.state, began))
 }
 

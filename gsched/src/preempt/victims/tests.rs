@@ -694,7 +694,7 @@ mod properties {
                 None,
             );
             (run.placed, run.started, run.class, run.preempted) =
-                (self.now, Some(self.now), class, job.preempted);
+                (self.now, Some(self.now), class, job.particulars.preempted);
             self.snapshot.running.push(run);
             self.snapshot.running.sort_by_key(|run| run.run);
             self.snapshot.pending.remove(at);
@@ -721,7 +721,8 @@ mod properties {
                 self.preemptions.push((self.now.secs(), id.job));
                 let mut back = world("job 1 a ann 1").pending.remove(0);
                 (back.id, back.spec) = (id.job, run.spec.clone());
-                (back.submitted, back.eligible, back.preempted) = (NOW, self.now, Some(self.now));
+                (back.submitted, back.eligible, back.particulars.preempted) =
+                    (NOW, self.now, Some(self.now));
                 self.snapshot.pending.push(back);
             }
         }

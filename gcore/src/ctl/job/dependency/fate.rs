@@ -68,7 +68,7 @@ pub(crate) fn fate_of_job(state: &State, job: &Job) -> Fate {
     match job.state {
         JobState::Pending => PENDING,
         over if over.is_final() => {
-            let began = job.started.or(job.ended).unwrap_or(job.submitted);
+            let began = job.past.started.or(job.past.ended).unwrap_or(job.submitted);
             ended(over == JobState::Completed, began)
         }
         _ => {

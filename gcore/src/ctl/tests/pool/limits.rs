@@ -175,7 +175,7 @@ pub(super) fn left_alone_long_enough(state: &State, run: &Run, at: Timestamp) {
         .qos
         .get(&job.spec.qos)
         .map_or(0, |qos| qos.min_run_secs);
-    let came_back = if job.preempted.is_some_and(|before| before < run.placed) {
+    let came_back = if job.past.preempted.is_some_and(|before| before < run.placed) {
         state.config.scheduler.preempt.min_run_secs
     } else {
         0

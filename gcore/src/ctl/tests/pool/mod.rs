@@ -540,7 +540,7 @@ impl Pool {
         let is_urgent = |run: &&Run| {
             let job = state.jobs.get(run.id.job);
             job.is_some_and(|job| {
-                job.preempted.is_none()
+                job.past.preempted.is_none()
                     && state
                         .policy
                         .qos

@@ -168,7 +168,13 @@ impl World {
             "runs of the mirror after {shown}"
         );
         let sorted = |mut jobs: Vec<gsched::PendingJob>| {
-            jobs.sort_by_key(|job| (job.id, job.positions.is_some(), job.spec.choice()));
+            jobs.sort_by_key(|job| {
+                (
+                    job.id,
+                    job.particulars.positions.is_some(),
+                    job.spec.choice(),
+                )
+            });
             jobs
         };
         assert_eq!(

@@ -53,10 +53,10 @@ impl World {
             if job.state == gmodel::JobState::Pending {
                 write!(out, " {}: {}", job.reason.code, job.reason.text).unwrap();
             } else if job.state.is_final() {
-                write!(out, " {}", job.exit).unwrap();
+                write!(out, " {}", job.past.exit).unwrap();
                 let words = [
-                    &job.end_text,
-                    job.cancelled_by.as_ref().unwrap_or(&job.end_text),
+                    &job.past.end_text,
+                    job.past.cancelled_by.as_ref().unwrap_or(&job.past.end_text),
                 ];
                 let words: BTreeSet<_> =
                     words.into_iter().filter(|word| !word.is_empty()).collect();
@@ -80,7 +80,7 @@ impl World {
                 )
                 .unwrap();
             }
-            if let Some(mark) = &job.last_mark {
+            if let Some(mark) = &job.past.last_mark {
                 write!(out, " MARK {} {}", mark.number, mark.note).unwrap();
             }
             for mark in &job.holds {
