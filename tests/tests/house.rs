@@ -72,6 +72,7 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::StopTypes, "gsched", 80),
     (Rule::StopTypes, "gsim", 24),
     (Rule::TupleArguments, "gmodel", 1),
+    (Rule::TupleArguments, "gpolicy", 1),
     (Rule::TupleArguments, "gsched", 51),
     (Rule::TupleArguments, "gsim", 3),
     (Rule::TwiceTypes, "benches", 1),
