@@ -2,7 +2,6 @@
 //!
 //! One table holds each code with its meaning and with what to do about it; gpupool-reasons(7) is written from it.
 
-use crate::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -224,9 +223,6 @@ pub struct Reason {
     /// The numbers behind the code, as text. May be empty. Shared: a hundred thousand jobs may have the same.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub text: Arc<str>,
-    /// Where others go for it: the nodes on which it is to start when they are gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<Arc<Vec<NodeId>>>,
 }
 
 impl Reason {
@@ -234,7 +230,6 @@ impl Reason {
         Self {
             code,
             text: text.into(),
-            nodes: None,
         }
     }
 }
@@ -248,7 +243,6 @@ impl From<ReasonCode> for Reason {
         Self {
             code,
             text: Arc::default(),
-            nodes: None,
         }
     }
 }

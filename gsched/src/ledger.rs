@@ -974,8 +974,7 @@ impl Ledger {
         let waiting = promised_guarantee(snapshot);
         let mut left = left.clone();
         let is_owed = |job: &&PendingJob| {
-            let has_room =
-                || job.reason.code == ReasonCode::Preempting && !job.is_among(&going_for);
+            let has_room = || job.particulars.nomination.is_some() && !job.is_among(&going_for);
             job.spec.choice() == 0
                 && (has_room() || job.is_among(&waiting))
                 && may_start(job, snapshot.now)

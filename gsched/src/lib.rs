@@ -35,7 +35,7 @@ pub use job::impossible::impossible;
 pub use job::reason::held_by;
 pub use ledger::holder::Holder;
 pub use pass::HandOver;
-pub use plan::{Cut, Plan, PlanOrigin, Preempt, Start, WorkBudget};
+pub use plan::{Cut, Nomination, Plan, PlanOrigin, Preempt, Start, WorkBudget};
 pub use snapshot::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 pub use why::answer::{Alternative, Blocker, Explanation, OtherPartition};
 pub use why::change::{Change, Edit};

@@ -16,7 +16,7 @@ use crate::ledger::{Ledger, Take};
 use crate::mig::held_back::HeldGpu;
 use crate::place::limits_in_force::{is_unlimited, minds_time};
 use crate::place::search::{Ask, Search};
-use crate::plan::{Plan, Preempt, Sizes, WorkBudget};
+use crate::plan::{Nomination, Plan, Preempt, Sizes, WorkBudget};
 use crate::preempt::leaving::{LaterVictims, LeavingRuns};
 use crate::preempt::victims::VictimCandidates;
 use crate::priority::of_starts;
@@ -132,8 +132,10 @@ pub(crate) struct EntryAtHand {
     pub(crate) at: usize,
     /// Tasks of the array start only within its guarantee.
     pub(crate) guaranteed_only: bool,
-    /// The array whose guarantee was used up just now.
+    /// The array that used up its guarantee just now.
     pub(crate) later: Option<usize>,
+    /// It waits for its victims.
+    pub(crate) nomination: Option<Nomination>,
 }
 
 /// How much a pass may still do, and how its plan is handed over.
@@ -262,18 +264,23 @@ impl<'a> Pass<'a> {
         self.work.probes_left == 0 || self.work.starts_left == 0
     }
 
+    /// The reason of the entry at hand, with its nomination, where they are other than known.
     pub(crate) fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+        let nomination = self.turn.nomination.take();
         if self.is_silent {
             return;
         }
         if job.is_choice() {
-            return self.choices.tell(job, reason);
+            return self.choices.tell(job, reason, nomination);
         }
-        if let Some(reason) = reason.filter(|reason| *reason != job.reason) {
-            match &job.particulars.positions {
-                None => self.plan.reasons.push((job.id, reason)),
-                Some(_) => self.plan.array_reasons.push((job.id, reason)),
-            }
+        let Some(reason) = reason else { return };
+        if reason != job.reason || nomination != job.particulars.nomination {
+            self.plan.give_reason(
+                job.id,
+                job.particulars.positions.is_some(),
+                reason,
+                nomination,
+            );
         }
     }
 

@@ -4,6 +4,8 @@ use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
 use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A proposal made from the state at `made_from`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,12 @@ pub struct Plan {
     /// The same for arrays; their untouched tasks share it.
     #[serde(default)]
     pub array_reasons: Vec<(JobId, Reason)>,
+    /// Of the jobs among `reasons` those that have a nomination; the others have none any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nominations: Vec<(JobId, Nomination)>,
+    /// The same for arrays.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub array_nominations: Vec<(JobId, Nomination)>,
     /// The budget ran out: later jobs were not looked at in this pass.
     pub cut_short: bool,
     /// Starts may move GPUs that are reserved by number: another pass at once may use where they were.
@@ -70,6 +78,9 @@ impl Plan {
             priorities: _,
             reasons,
             array_reasons,
+            // They come with reasons.
+            nominations: _,
+            array_nominations: _,
             cut_short: _,
             again: _,
             made: _,
@@ -95,6 +106,8 @@ impl Plan {
             priorities,
             reasons,
             array_reasons,
+            nominations,
+            array_nominations,
             cut_short,
             again,
             made,
@@ -107,6 +120,8 @@ impl Plan {
         self.priorities.extend(priorities);
         self.reasons.extend(reasons);
         self.array_reasons.extend(array_reasons);
+        self.nominations.extend(nominations);
+        self.array_nominations.extend(array_nominations);
         self.cut_short |= cut_short;
         self.again |= again;
         self.made = made;
@@ -121,17 +136,67 @@ impl Plan {
         ]
     }
 
+    /// The nomination that comes with the reason of a job or, by its own id, an array.
+    pub fn nomination(&self, id: JobId, is_array: bool) -> Option<&Nomination> {
+        let all = match is_array {
+            false => &self.nominations,
+            true => &self.array_nominations,
+        };
+        let found = all.iter().find(|(one, _)| *one == id);
+        found.map(|(_, nomination)| nomination)
+    }
+
+    pub(crate) fn give_reason(
+        &mut self,
+        id: JobId,
+        is_array: bool,
+        reason: Reason,
+        nomination: Option<Nomination>,
+    ) {
+        let (reasons, nominations) = match is_array {
+            false => (&mut self.reasons, &mut self.nominations),
+            true => (&mut self.array_reasons, &mut self.array_nominations),
+        };
+        reasons.push((id, reason));
+        nominations.extend(nomination.map(|nomination| (id, nomination)));
+    }
+
     /// What came after it had so many, without what only a whole pass says.
     pub(crate) fn beyond(&self, sizes: Sizes) -> Self {
+        let (reasons, array_reasons) = (&self.reasons[sizes[2]..], &self.array_reasons[sizes[3]..]);
         Self {
             made_from: self.made_from,
             starts: self.starts[sizes[0]..].to_vec(),
             preempts: self.preempts[sizes[1]..].to_vec(),
-            reasons: self.reasons[sizes[2]..].to_vec(),
-            array_reasons: self.array_reasons[sizes[3]..].to_vec(),
+            nominations: of_those(&self.nominations, reasons),
+            array_nominations: of_those(&self.array_nominations, array_reasons),
+            reasons: reasons.to_vec(),
+            array_reasons: array_reasons.to_vec(),
             ..Self::default()
         }
     }
+}
+
+/// The nominations of the jobs that have reasons here.
+fn of_those(
+    nominations: &[(JobId, Nomination)],
+    reasons: &[(JobId, Reason)],
+) -> Vec<(JobId, Nomination)> {
+    let ids: BTreeSet<JobId> = reasons.iter().map(|(id, _)| *id).collect();
+    let told = nominations.iter().filter(|(id, _)| ids.contains(id));
+    told.cloned().collect()
+}
+
+/// A preemption under way for a job. Its nodes are held for the job until it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nomination {
+    /// Where the job is to start; empty where the proof named no nodes (a suspension).
+    #[serde(default, skip_serializing_if = "no_nodes")]
+    pub nodes: Arc<Vec<NodeId>>,
+}
+
+fn no_nodes(nodes: &Arc<Vec<NodeId>>) -> bool {
+    nodes.is_empty()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

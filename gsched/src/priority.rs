@@ -12,7 +12,7 @@ use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
 use gmodel::mig::least_milli;
 use gmodel::policy::{JobOrder, PriorityWeights};
-use gmodel::{JobId, JobSpec, ReasonCode, RunClass, Timestamp};
+use gmodel::{JobId, JobSpec, RunClass, Timestamp};
 use gpolicy::limits::{ALL, Holding};
 use gpolicy::names::Names;
 use gpolicy::quota::Guarantees;
@@ -121,7 +121,7 @@ pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         }),
     };
     // Others went for it: what they left is its own, whatever comes before it otherwise, themselves above all.
-    order.sort_by_key(|one| snapshot.pending[one.at].reason.code != ReasonCode::Preempting);
+    order.sort_by_key(|one| snapshot.pending[one.at].particulars.nomination.is_none());
     order
 }
 

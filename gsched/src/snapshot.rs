@@ -1,6 +1,7 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
 use crate::cluster::timeline::UNLIMITED_SECS;
+use crate::plan::Nomination;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::constraint::Constraint;
@@ -13,7 +14,7 @@ use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Times
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -138,6 +139,8 @@ pub struct Particulars {
     pub dependency: Option<Reason>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
     pub preempted: Option<Timestamp>,
+    /// Nodes are held for it until it starts there.
+    pub nomination: Option<Nomination>,
     /// Where its limit is one that it is believed to need: the limit it has. So long its reservation must last, and no other's begin.
     pub window_secs: Option<u32>,
 }
@@ -171,6 +174,7 @@ impl StaticDefault for Particulars {
             cap: None,
             dependency: None,
             preempted: None,
+            nomination: None,
             window_secs: None,
         };
         &NONE

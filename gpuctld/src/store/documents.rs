@@ -9,7 +9,8 @@ use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::job::Launch;
 use gmodel::node::HoldMark;
-use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, Reason, Timestamp};
+use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
+use gsched::Nomination;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -80,6 +81,31 @@ fn whole(own: Option<OwnLaunch>, common: Arc<JobSpec>, late: &mut RecentSpecs) -
     }
 }
 
+/// A reason as a row has it. Releases without nominations kept the nodes of one with it, and knew one by its code.
+#[derive(Default, Serialize, Deserialize)]
+struct StoredReason {
+    #[serde(flatten)]
+    reason: Reason,
+    #[serde(default, skip_serializing)]
+    nodes: Option<Arc<Vec<NodeId>>>,
+}
+
+impl StoredReason {
+    fn of(reason: Reason) -> Self {
+        Self {
+            reason,
+            nodes: None,
+        }
+    }
+
+    fn nomination(&self) -> Option<Nomination> {
+        let is_nominated = self.reason.code == ReasonCode::Preempting;
+        is_nominated.then(|| Nomination {
+            nodes: self.nodes.clone().unwrap_or_default(),
+        })
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 pub struct JobDocument {
     id: JobId,
@@ -89,7 +115,9 @@ pub struct JobDocument {
     task: Option<TaskOf>,
     state: JobState,
     #[serde(default)]
-    reason: Reason,
+    reason: StoredReason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nomination: Option<Nomination>,
     submitted: Timestamp,
     eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -152,6 +180,7 @@ impl JobDocument {
             task,
             state,
             reason,
+            nomination,
             submitted,
             eligible,
             holds,
@@ -187,7 +216,8 @@ impl JobDocument {
             own,
             task,
             state,
-            reason,
+            reason: StoredReason::of(reason),
+            nomination,
             submitted,
             eligible,
             holds,
@@ -222,6 +252,7 @@ impl JobDocument {
             task,
             state,
             reason,
+            nomination,
             submitted,
             eligible,
             holds,
@@ -272,7 +303,8 @@ impl JobDocument {
             spec,
             task,
             state,
-            reason,
+            nomination: nomination.or_else(|| reason.nomination()),
+            reason: reason.reason,
             submitted,
             eligible,
             holds,
@@ -301,7 +333,9 @@ pub struct ArrayDocument {
     #[serde(default)]
     own_live: u32,
     #[serde(default)]
-    reason: Reason,
+    reason: StoredReason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nomination: Option<Nomination>,
     submitted: Timestamp,
     eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -335,6 +369,7 @@ impl ArrayDocument {
             own_pending,
             own_live,
             reason,
+            nomination,
             submitted,
             eligible,
             holds,
@@ -356,7 +391,8 @@ impl ArrayDocument {
             cancelled,
             own_pending,
             own_live,
-            reason,
+            reason: StoredReason::of(reason),
+            nomination,
             submitted,
             eligible,
             holds,
@@ -380,6 +416,7 @@ impl ArrayDocument {
             own_pending,
             own_live,
             reason,
+            nomination,
             submitted,
             eligible,
             holds,
@@ -401,7 +438,8 @@ impl ArrayDocument {
             cancelled,
             own_pending,
             own_live,
-            reason,
+            nomination: nomination.or_else(|| reason.nomination()),
+            reason: reason.reason,
             submitted,
             eligible,
             holds,

@@ -5,7 +5,7 @@ use crate::job::choices::Choices;
 use crate::pass::Pass;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::PendingJob;
-use gmodel::{JobId, ReasonCode};
+use gmodel::JobId;
 use std::collections::BTreeSet;
 
 /// What a full pass decided, and what it leaves for quick ones.
@@ -19,7 +19,7 @@ pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, QuickPassStat
     let keeps = !pass.limits.unlimited && !pass.limits.minds_time;
     let is_set_aside = pass.world.usage.is_set_aside();
     let waits =
-        |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
+        |job: &PendingJob| job.particulars.nomination.is_some() && !started.contains(&job.id);
     let may_make =
         pass.preemption.usage_before.is_some() || pass.snapshot.config.scheduler.consolidate;
     let makes_room =
@@ -77,15 +77,9 @@ fn tell_choices(pass: &mut Pass) {
             let before = said.before.clone();
             said.hear(before, u32::MAX);
         }
-        let told = if is_array {
-            &mut pass.plan.array_reasons
-        } else {
-            &mut pass.plan.reasons
-        };
-        told.extend(
-            said.best
-                .filter(|(_, reason)| *reason != said.before)
-                .map(|(_, reason)| (id, reason)),
-        );
+        if let Some((_, wait)) = said.best.filter(|(_, wait)| *wait != said.before) {
+            pass.plan
+                .give_reason(id, is_array, wait.reason, wait.nomination);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: sbatch(1), `--partition`.
 
-use crate::plan::Preempt;
+use crate::plan::{Nomination, Preempt};
 use crate::snapshot::PendingJob;
 use gmodel::{JobId, Reason, ReasonCode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,25 +24,40 @@ pub(crate) struct Choices {
 #[derive(Debug, Default)]
 pub(crate) struct EntryReason {
     /// The best so far: how far from a start, whether it is new, and which choice.
-    pub(crate) best: Option<((u32, bool, u32), Reason)>,
+    pub(crate) best: Option<((u32, bool, u32), WaitReason)>,
     pub(crate) entries: usize,
     /// Entries there are, and the reason that the job has.
     pub(crate) all: usize,
-    pub(crate) before: Reason,
+    pub(crate) before: WaitReason,
     /// Of an array: how many tasks are to start, and the last.
     pub(crate) tasks: Option<(u64, JobId)>,
 }
 
+/// Why a job waits, with its nomination.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WaitReason {
+    pub(crate) reason: Reason,
+    pub(crate) nomination: Option<Nomination>,
+}
+
 impl Choices {
     /// Keeps the reason of one entry.
-    pub fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+    pub fn tell(
+        &mut self,
+        job: &PendingJob,
+        reason: Option<Reason>,
+        nomination: Option<Nomination>,
+    ) {
         let Some(reason) = reason else { return };
         let said = self
             .said
             .entry((job.id, job.particulars.positions.is_some()))
             .or_insert_with(|| EntryReason {
                 all: job.spec.choices(),
-                before: job.reason.clone(),
+                before: WaitReason {
+                    reason: job.reason.clone(),
+                    nomination: job.particulars.nomination.clone(),
+                },
                 tasks: job.particulars.positions.as_ref().map(|tasks| {
                     (
                         tasks.len(),
@@ -52,7 +67,7 @@ impl Choices {
                 ..EntryReason::default()
             });
         said.entries += 1;
-        said.hear(reason, job.spec.choice());
+        said.hear(WaitReason { reason, nomination }, job.spec.choice());
     }
 
     /// Tasks of an array that started in another of its partitions, or on what was left of its guarantee.
@@ -71,11 +86,11 @@ impl Choices {
 }
 
 impl EntryReason {
-    pub(crate) fn hear(&mut self, reason: Reason, choice: u32) {
+    pub(crate) fn hear(&mut self, wait: WaitReason, choice: u32) {
         // Of two that are as good the one that it has, so that texts do not change with each pass.
-        let rank = (distance(reason.code), reason != self.before, choice);
+        let rank = (distance(wait.reason.code), wait != self.before, choice);
         if self.best.as_ref().is_none_or(|(best, _)| rank < *best) {
-            self.best = Some((rank, reason));
+            self.best = Some((rank, wait));
         }
     }
 }

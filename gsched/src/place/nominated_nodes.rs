@@ -7,7 +7,7 @@ use crate::pass::Pass;
 use crate::place::search::{Ask, Search};
 use crate::snapshot::PendingJob;
 use fixedbitset::FixedBitSet;
-use gmodel::{JobId, NodeId, ReasonCode, Timestamp};
+use gmodel::{JobId, NodeId, Timestamp};
 
 /// A run is over so long after it was to be, at most: what it does before its limit counts.
 const LATE_SECS: i64 = 60;
@@ -53,8 +53,7 @@ pub(crate) fn hold_idle_part(
 /// One that may not have what was freed for another: what it is refused says nothing of others.
 pub(crate) fn is_bound(pass: &Pass, job: &PendingJob) -> bool {
     !pass.preemption.freed.is_empty()
-        && (job.reason.code == ReasonCode::Preempting
-            || pass.preemption.freed.contains_key(&key(job)))
+        && (job.particulars.nomination.is_some() || pass.preemption.freed.contains_key(&key(job)))
 }
 
 /// Where a nominated job looks for nodes: first on its nominated nodes, then on nodes without a nomination. `None`:

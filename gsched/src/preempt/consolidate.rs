@@ -10,7 +10,7 @@ use crate::pass::Pass;
 use crate::place::allowed::check_limits;
 use crate::plan::Preempt;
 use crate::preempt::holders::usable_nodes;
-use crate::preempt::nomination::{add_preempts, free_for, freed_reason};
+use crate::preempt::nomination::{add_preempts, free_for, nominate};
 use crate::preempt::what_if::starts_without;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::window::Claim;
@@ -69,11 +69,8 @@ pub(crate) fn consolidate_for(
                 if runs == 1 { "moves" } else { "move" }
             );
             free_for(pass, job, &there);
-            return Some(freed_reason(
-                pass,
-                job,
-                Reason::new(ReasonCode::Preempting, text),
-            ));
+            nominate(pass, job);
+            return Some(Reason::new(ReasonCode::Preempting, text));
         }
     }
     None

@@ -6,9 +6,9 @@ use crate::cluster::picked::{PickedNodes, each};
 use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::nominated_nodes::key;
-use crate::plan::Preempt;
+use crate::plan::{Nomination, Preempt};
 use crate::snapshot::PendingJob;
-use gmodel::{JobId, NodeId, Reason, ReasonCode};
+use gmodel::{JobId, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -49,13 +49,13 @@ fn next_of(pass: &Pass, job: &PendingJob) -> JobId {
 
 /// Loads the nominations of earlier passes.
 pub(crate) fn know_freed(pass: &mut Pass) {
-    let waits = |job: &&PendingJob| {
-        job.reason.code == ReasonCode::Preempting && job.is_eligible(pass.snapshot.now)
-    };
-    let jobs = pass.snapshot.pending.iter().filter(waits);
-    pass.preemption.freed = jobs
-        .filter_map(|job| Some((key(job), job.reason.nodes.clone()?)))
-        .collect();
+    let now = pass.snapshot.now;
+    let jobs = pass.snapshot.pending.iter();
+    let with_nodes = jobs.filter_map(|job| {
+        let nodes = &job.particulars.nomination.as_ref()?.nodes;
+        (job.is_eligible(now) && !nodes.is_empty()).then(|| (key(job), nodes.clone()))
+    });
+    pass.preemption.freed = with_nodes.collect();
 }
 
 /// Others go, and a job is to start here.
@@ -66,12 +66,17 @@ pub(crate) fn free_for(pass: &mut Pass, job: &PendingJob, picked: &PickedNodes) 
     pass.preemption.freed.insert(key(job), Arc::new(nodes));
 }
 
-/// Why a job waits for which others go, with where it is to start.
-pub(crate) fn freed_reason(pass: &Pass, job: &PendingJob, reason: Reason) -> Reason {
-    Reason {
-        nodes: pass.preemption.freed.get(&key(job)).cloned(),
-        ..reason
-    }
+/// The entry at hand waits for its victims: its nomination goes into the plan with its reason.
+pub(crate) fn nominate(pass: &mut Pass, job: &PendingJob) {
+    pass.turn.nomination = Some(Nomination {
+        nodes: nominated_nodes(pass, job),
+    });
+}
+
+/// Where victims leave for a job; none where that is not known.
+pub(crate) fn nominated_nodes(pass: &Pass, job: &PendingJob) -> Arc<Vec<NodeId>> {
+    let nodes = pass.preemption.freed.get(&key(job));
+    nodes.cloned().unwrap_or_default()
 }
 
 /// It started.

@@ -16,7 +16,9 @@ use crate::place::allowed::{check_limits, secs_now, take_of};
 use crate::place::find::{find_nodes, gpu_types_for, nodes_of_type, smaller_nodes};
 use crate::place::search::Ask;
 use crate::plan::Preempt;
-use crate::preempt::nomination::{add_preempts, cap_is_promised, free_for, freed_reason};
+use crate::preempt::nomination::{
+    add_preempts, cap_is_promised, free_for, nominate, nominated_nodes,
+};
 use crate::preempt::victims::{self, stands_still};
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
@@ -277,14 +279,16 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
             }
             owe(pass, job, shape, class, &[]);
         }
-        return Some(freed_reason(pass, job, preempting(runs)));
+        nominate(pass, job);
+        return Some(preempting(runs));
     }
     if waits_for_the_rest(pass, job, shape) {
         if !pass.world.usage.is_owed(job) {
             let class = class_owed(pass, job, shape);
             owe(pass, job, shape, class, &[]);
         }
-        return Some(freed_reason(pass, job, job.reason.clone()));
+        nominate(pass, job);
+        return Some(job.reason.clone());
     }
     // In another of its partitions its turn has come before.
     let chosen = |job: &PendingJob| {
@@ -293,7 +297,9 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
             .count()
     };
     if job.is_choice() && chosen(job) > 0 {
-        return Some(freed_reason(pass, job, preempting(chosen(job))));
+        let runs = chosen(job);
+        nominate(pass, job);
+        return Some(preempting(runs));
     }
     if cap_is_promised(pass, job) {
         return None;
@@ -343,14 +349,18 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
         .for_each(|victim| expect_back(pass, victim, pass.snapshot.now));
     owe(pass, job, shape, class, &victims);
     add_preempts(pass, job, victims);
-    Some(freed_reason(pass, job, reason))
+    nominate(pass, job);
+    Some(reason)
 }
 
 /// Whether the victims of a job have left while the proof counted on runs that still leave for others: the nomination
 /// stays until then.
 fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
-    let has_some = job.reason.code == ReasonCode::Preempting
-        && job.reason.nodes.is_some()
+    let has_some = job
+        .particulars
+        .nomination
+        .as_ref()
+        .is_some_and(|one| !one.nodes.is_empty())
         && !pass.preemption.leaving.runs.is_empty();
     has_some && fits_without(pass, job, shape, &BTreeSet::new())
 }
@@ -439,9 +449,7 @@ pub(crate) fn owe(
             .binary_search_by_key(&victim.run, |one| one.run)
             .ok()
     });
-    let on = freed_reason(pass, job, Reason::default())
-        .nodes
-        .unwrap_or_default();
+    let on = nominated_nodes(pass, job);
     pass.world.usage.owe(
         job,
         (&way.take, class),

@@ -1,10 +1,11 @@
 //! Idle GPUs that are kept, and jobs that may make others give way: they free what they need and what is to stay idle.
 
 use super::rounds::{Job, Pool, guarantees, jobs};
+use crate::plan::Nomination;
 use crate::tests::world::world;
 use crate::{PendingJob, Plan, Snapshot, WorkBudget, plan};
 use gmodel::policy::{GpuAmounts, Placement, PreemptMode};
-use gmodel::{JobId, NodeId, Reason, ReasonCode};
+use gmodel::{JobId, NodeId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -234,10 +235,9 @@ fn a_limit_has_room_for_a_job_for_which_others_go_until_it_starts() {
     let mut later = text(5);
     later.running[0].leaves_by = Some(later.now.plus_secs(60));
     later.running[0].leaves_for = Some(JobId(10));
-    later.pending[0].reason = Reason {
-        nodes: Some(Arc::new(vec![NodeId(1)])),
-        ..ReasonCode::Preempting.into()
-    };
+    later.pending[0].particulars.nomination = Some(Nomination {
+        nodes: Arc::new(vec![NodeId(1)]),
+    });
     assert_eq!(told(&later), (vec![], vec![]), "nor while the run goes");
 }
 
@@ -317,7 +317,7 @@ fn nobody_takes_meanwhile_what_the_job_counts_on() {
     let mut snapshot = world(&text(1));
     snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
     snapshot.running[0].leaves_for = Some(JobId(10));
-    snapshot.pending[0].reason.code = ReasonCode::Preempting;
+    snapshot.pending[0].particulars.nomination = Some(Nomination::default());
     assert_eq!(told(&snapshot), (vec![], vec![]), "nor while the run goes");
     let gone = snapshot.running.remove(0);
     gone.shares
@@ -356,7 +356,7 @@ fn runs_that_go_for_another_are_not_counted_on_twice() {
         let mut snapshot = world(&text(&format!("job 11 b eve {ask} qos=high")));
         snapshot.running[1].leaves_by = Some(snapshot.now.plus_secs(60));
         snapshot.running[1].leaves_for = Some(JobId(10));
-        snapshot.pending[0].reason.code = ReasonCode::Preempting;
+        snapshot.pending[0].particulars.nomination = Some(Nomination::default());
         told(&snapshot).1
     };
     assert_eq!(
@@ -442,7 +442,10 @@ fn what_is_freed_for_a_job_in_one_of_its_partitions_is_kept_for_it_there() {
         .pending
         .iter_mut()
         .filter(|job| job.id == JobId(10))
-        .for_each(|job| job.reason = reason.clone());
+        .for_each(|job| {
+            job.reason = reason.clone();
+            job.particulars.nomination = first.nomination(JobId(10), false).cloned();
+        });
     assert_eq!(
         told(&snapshot),
         (vec![], vec![]),
@@ -466,10 +469,9 @@ fn each_starts_where_others_went_for_it() {
     Arc::make_mut(&mut snapshot.config).scheduler.placement = Placement::BestFit;
     assert_eq!(told(&snapshot).0, [10], "on n2, which has less to lose");
     for (job, node) in snapshot.pending.iter_mut().zip([1, 2]) {
-        job.reason = Reason {
-            nodes: Some(Arc::new(vec![NodeId(node)])),
-            ..ReasonCode::Preempting.into()
-        };
+        job.particulars.nomination = Some(Nomination {
+            nodes: Arc::new(vec![NodeId(node)]),
+        });
     }
     assert_eq!(told(&snapshot).0, [10, 11]);
     snapshot.nodes[0].unavailable = Some("down".into());

@@ -6,6 +6,7 @@ use crate::changes::Changes;
 use crate::decide::full_pass::walk_all;
 use crate::engine::QuickPassState;
 use crate::ledger::{Ledger, Take};
+use crate::plan::Nomination;
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
@@ -208,7 +209,10 @@ pub(super) fn told_what_changed_it_plans_alike(
                 .pending
                 .iter_mut()
                 .filter(|job| job.id == *id && job.particulars.positions.is_none())
-                .for_each(|job| job.reason = reason.clone());
+                .for_each(|job| {
+                    job.reason = reason.clone();
+                    job.particulars.nomination = kept.nomination(*id, false).cloned();
+                });
         }
         snapshot.now = snapshot.now.plus_secs(secs);
         if secs % 2 == 0 && !snapshot.running.is_empty() {
@@ -767,7 +771,7 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
         let mut snapshot = crate::tests::world::world(text);
         snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
         snapshot.running[0].leaves_for = leaves_for;
-        snapshot.pending[0].reason.code = ReasonCode::Preempting;
+        snapshot.pending[0].particulars.nomination = Some(Nomination::default());
         if leaves_for.is_none() {
             snapshot.pending.remove(0);
             let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
@@ -819,6 +823,8 @@ fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
                 [2]
             );
             snapshot.pending[0].reason = told.reasons[0].1.clone();
+            snapshot.pending[0].particulars.nomination =
+                told.nomination(told.reasons[0].0, false).cloned();
             // It is gone at once, and back in the queue.
             let back = PendingJob {
                 id: JobId(2),
@@ -832,6 +838,8 @@ fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
                 reason: gmodel::Reason::default(),
                 ..back
             };
+            let mut back = back;
+            back.particulars.nomination = None;
             let mut changes = end(&mut snapshot, 1);
             snapshot.pending.insert(0, back);
             changes.all_pending = true;

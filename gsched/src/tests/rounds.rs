@@ -301,7 +301,10 @@ impl Pool {
                 .pending
                 .iter_mut()
                 .filter(|job| job.id == *id)
-                .for_each(|job| job.reason = reason.clone());
+                .for_each(|job| {
+                    job.reason = reason.clone();
+                    job.particulars.nomination = told.nomination(*id, false).cloned();
+                });
         }
     }
 

@@ -282,7 +282,10 @@ fn go_on(
                 .pending
                 .iter_mut()
                 .filter(|job| job.id == *id)
-                .for_each(|job| job.reason = reason.clone());
+                .for_each(|job| {
+                    job.reason = reason.clone();
+                    job.particulars.nomination = told.nomination(*id, false).cloned();
+                });
         }
         look(&snapshot, &told)?;
         let Some(at) = next_time(&snapshot) else {

@@ -364,6 +364,9 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
         },
         particulars: crate::Particulars {
             held_by: named.contains_key("held").then(|| "user:ann".into()),
+            nomination: named
+                .contains_key("preempting")
+                .then(crate::plan::Nomination::default),
             positions: named
                 .get("tasks")
                 .map(|n| gmodel::array_spec::RangeSet::first_n(n.parse().unwrap())),

@@ -41,6 +41,7 @@ pub(crate) fn submitted(
             own_pending: 0,
             own_live: 0,
             reason,
+            nomination: None,
             submitted: at,
             eligible,
             holds,
@@ -63,6 +64,7 @@ pub(crate) fn submitted(
             task: None,
             state: JobState::Pending,
             reason,
+            nomination: None,
             submitted: at,
             eligible,
             holds,
@@ -106,6 +108,7 @@ pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
             index,
         }),
         state: JobState::Pending,
+        nomination: array.nomination.clone().filter(|_| holds.is_empty()),
         reason: if holds.is_empty() {
             array.reason.clone()
         } else {
@@ -136,7 +139,7 @@ pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
 pub(crate) fn held(job: &mut Job, mark: &HoldMark) {
     job.holds.push(mark.clone());
     if job.state == JobState::Pending {
-        job.reason = reason_of(&job.holds);
+        job.set_reason(reason_of(&job.holds));
     }
 }
 
@@ -144,7 +147,7 @@ pub(crate) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
     let job = job_mut(state, id);
     lift(&mut job.holds, owner);
     if job.state == JobState::Pending {
-        job.reason = reason_of(&job.holds);
+        job.set_reason(reason_of(&job.holds));
     }
     job.eligible = job.eligible.max(at);
     let (eligible, spec) = (job.eligible, job.spec.clone());
@@ -153,7 +156,7 @@ pub(crate) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
 
 pub(crate) fn array_held(array: &mut Array, mark: &HoldMark) {
     array.holds.push(mark.clone());
-    array.reason = reason_of(&array.holds);
+    array.set_reason(reason_of(&array.holds));
     array.tidy_apart();
 }
 
@@ -173,7 +176,7 @@ pub(crate) fn tasks_released(
     let all_were_held = array.not_held().is_empty();
     array.set_holds(positions, |holds| lift(holds, owner));
     if all_were_held && !array.not_held().is_empty() {
-        array.reason = Reason::default();
+        array.set_reason(Reason::default());
     }
     if !array.holds.is_empty() {
         array.eligible = array.eligible.max(at);
@@ -185,7 +188,7 @@ pub(crate) fn tasks_released(
 pub(crate) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
     let array = array_mut(state, id);
     lift(&mut array.holds, owner);
-    array.reason = reason_of(&array.holds);
+    array.set_reason(reason_of(&array.holds));
     array.tidy_apart();
     array.eligible = array.eligible.max(at);
     let (eligible, spec) = (array.eligible, array.spec.clone());
@@ -352,7 +355,7 @@ pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
     );
     job.state = JobState::Cancelled;
     job.past.ended = Some(at);
-    job.reason = Reason::default();
+    job.set_reason(Reason::default());
     job.past.cancelled_by = Some(by.to_owned());
     job.past.end_text = text.to_owned();
     let (task, spec) = (job.task, job.spec.clone());

@@ -93,14 +93,23 @@ pub fn apply(state: &mut State, event: &Event) {
                 array_mut(state, *id).reason = reason.clone();
             }
         }
-        Event::RoomPromised {
-            who: EntryId::Job(id),
+        Event::NominationChanged {
+            who,
             reason,
-        } => job_mut(state, *id).reason = reason.clone(),
-        Event::RoomPromised {
-            who: EntryId::Array(id),
-            reason,
-        } => array_mut(state, *id).reason = reason.clone(),
+            nomination,
+        } => {
+            let (known_reason, known) = match who {
+                EntryId::Job(id) => {
+                    let job = job_mut(state, *id);
+                    (&mut job.reason, &mut job.nomination)
+                }
+                EntryId::Array(id) => {
+                    let array = array_mut(state, *id);
+                    (&mut array.reason, &mut array.nomination)
+                }
+            };
+            (*known_reason, *known) = (reason.clone(), nomination.clone());
+        }
         Event::JobsForgotten { jobs, arrays } => jobs::forgotten(state, jobs, arrays),
         Event::RunPlaced {
             run,

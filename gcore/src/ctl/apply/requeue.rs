@@ -41,7 +41,7 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     );
     let unsuccessful = job.state != JobState::Completed;
     job.state = JobState::Pending;
-    job.reason = reason_of(&job.holds);
+    job.set_reason(reason_of(&job.holds));
     job.eligible = at;
     if job.past.try_after.is_some() {
         job.past.try_after = None;
@@ -74,7 +74,7 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
         array.cancelled.remove_range(first, last);
         array.pending.insert_range(first, last);
     }
-    array.reason = reason_of(&array.holds);
+    array.set_reason(reason_of(&array.holds));
     close_array(array, at);
     let (spec, limit_secs, submitted, eligible) = (
         array.spec.clone(),

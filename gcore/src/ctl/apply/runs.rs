@@ -32,7 +32,7 @@ pub(crate) fn placed(
         id.job
     );
     job.state = JobState::Running;
-    job.reason = Reason::default();
+    job.set_reason(Reason::default());
     job.skipped_attempts += id.attempt - job.attempts - 1;
     job.attempts = id.attempt;
     job.live = Some(id.attempt);
@@ -316,7 +316,7 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         if job.past.try_after != outcome.try_after {
             job.past.try_after = outcome.try_after;
         }
-        job.reason = Reason::default();
+        job.set_reason(Reason::default());
         job.holds.extend(outcome.hold.clone());
         if !job.spec.partitions.is_empty() {
             respecify(state, id.job, |spec| spec.unsettle());

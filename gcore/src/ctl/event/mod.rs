@@ -26,6 +26,7 @@ use gmodel::step_share::StepHold;
 use gmodel::{
     ExitCode, JobId, JobSpec, NodeId, NodeLife, Reason, ReasonCode, RunClass, RunId, Timestamp,
 };
+use gsched::Nomination;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -135,9 +136,12 @@ pub enum Event {
     },
     /// A nomination changed: the nodes on which the job is to start. No later pass can derive it once its
     /// victims are gone.
-    RoomPromised {
+    #[serde(rename = "RoomPromised")]
+    NominationChanged {
         who: EntryId,
         reason: Reason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nomination: Option<Nomination>,
     },
     JobsForgotten {
         jobs: Vec<JobId>,
@@ -557,7 +561,7 @@ impl Event {
             // Of run reports, only one that frees a share.
             Self::RunReported { phase, .. } => matches!(phase, RunPhase::Clean(_)),
             Self::ReasonsGiven { .. }
-            | Self::RoomPromised { .. }
+            | Self::NominationChanged { .. }
             | Self::NodeObeyed { .. }
             | Self::JobsForgotten { .. }
             | Self::RunPlaced { .. }
@@ -633,7 +637,7 @@ impl Event {
                 who: EntryId::Job(id),
                 ..
             }
-            | Self::RoomPromised {
+            | Self::NominationChanged {
                 who: EntryId::Job(id),
                 ..
             } => job(*id),
@@ -641,7 +645,7 @@ impl Event {
                 who: EntryId::Array(id),
                 ..
             }
-            | Self::RoomPromised {
+            | Self::NominationChanged {
                 who: EntryId::Array(id),
                 ..
             } => of_array(*id),

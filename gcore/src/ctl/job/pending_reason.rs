@@ -1,70 +1,109 @@
-//! Why jobs wait, as plans say it; and what outlasts the controller of that: for whom others went, and where.
+//! Reasons and nominations of pending jobs, as plans give them.
 //!
-//! A reason can be found again by the next pass. That room was made for a job cannot, once those who made it are gone: without it
-//! such a job would make others go once more.
+//! The next pass finds a reason again. A nomination it cannot find again once the victims are gone, so a nomination is stored:
+//! without it the job would preempt once more.
 
 use crate::ctl::event::Event;
 use crate::ctl::node::registration::{is_new, nodes_return};
 use crate::ctl::state::{EntryId, State};
 use crate::ctl::tx::Tx;
 use gmodel::{JobId, JobState, NodeId, Reason, ReasonCode, Timestamp};
-use gsched::Start;
+use gsched::{Nomination, Start};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By node: jobs, or arrays, for which others went there.
+/// By node: jobs, or arrays, that are nominated there.
 pub(crate) type NominatedNodes = BTreeMap<NodeId, BTreeSet<EntryId>>;
 
-/// Gives those who wait the reasons of a plan. While nodes may still be to report to a new controller nothing can be said of a job that
-/// has room on some (the plan may be of before the last of them did), and nobody gives way for others.
-pub(crate) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec<(JobId, Reason)>) {
+/// A reason for a job or an array, with its nomination.
+struct NewReason {
+    who: EntryId,
+    reason: Reason,
+    nomination: Option<Nomination>,
+}
+
+/// Gives pending jobs the reasons of a plan. While nodes may still be to report to a new controller, nominated jobs keep their
+/// nodes (the plan may be older than the last report), and no preemption begins.
+pub(crate) fn enter(tx: &mut Tx, plan: PlanReasons) {
     let state = &*tx.state;
+    let mut all = plan.each();
     if is_new(state, tx.now) {
-        let has_room =
-            |who: EntryId| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
-        jobs.retain(|(id, _)| !has_room(EntryId::Job(*id)));
-        arrays.retain(|(id, _)| !has_room(EntryId::Array(*id)));
+        let has_nodes =
+            |who: EntryId| nomination_of(state, who).is_some_and(|one| !one.nodes.is_empty());
+        all.retain(|new| !has_nodes(new.who));
     }
     if nodes_return(state, tx.now) {
-        let preempts = |reason: &Reason| reason.code == ReasonCode::Preempting;
-        let is_served = |who: EntryId| reason_of(state, who).is_some_and(preempts);
-        let jobs = jobs
-            .iter_mut()
-            .map(|(id, reason)| (EntryId::Job(*id), reason));
-        let arrays = arrays
-            .iter_mut()
-            .map(|(id, reason)| (EntryId::Array(*id), reason));
-        for (_, reason) in jobs
-            .chain(arrays)
-            .filter(|(who, reason)| preempts(reason) && !is_served(*who))
-        {
-            *reason = Reason::new(
+        let is_fresh = |new: &&mut NewReason| {
+            new.nomination.is_some() && nomination_of(state, new.who).is_none()
+        };
+        for new in all.iter_mut().filter(is_fresh) {
+            new.nomination = None;
+            new.reason = Reason::new(
                 ReasonCode::Resources,
                 "nobody gives way to it before all nodes have reported to the new controller",
             );
         }
     }
-    tell(tx, jobs, arrays);
+    tell(tx, all);
 }
 
-/// Gives those who wait their newer reasons.
-pub(crate) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)>) {
+/// What a plan says to pending jobs and arrays.
+pub(crate) struct PlanReasons {
+    pub jobs: Vec<(JobId, Reason)>,
+    pub arrays: Vec<(JobId, Reason)>,
+    pub nominations: Vec<(JobId, Nomination)>,
+    pub array_nominations: Vec<(JobId, Nomination)>,
+}
+
+impl PlanReasons {
+    fn each(self) -> Vec<NewReason> {
+        let mut nominations: BTreeMap<JobId, Nomination> = self.nominations.into_iter().collect();
+        let mut of_arrays: BTreeMap<JobId, Nomination> =
+            self.array_nominations.into_iter().collect();
+        let jobs = self.jobs.into_iter().map(|(id, reason)| NewReason {
+            who: EntryId::Job(id),
+            reason,
+            nomination: nominations.remove(&id),
+        });
+        let arrays = self.arrays.into_iter().map(|(id, reason)| NewReason {
+            who: EntryId::Array(id),
+            reason,
+            nomination: of_arrays.remove(&id),
+        });
+        jobs.chain(arrays).collect()
+    }
+}
+
+/// Gives pending jobs and arrays newer reasons, which end nominations.
+pub(crate) fn give_reasons(tx: &mut Tx, reasons: Vec<(EntryId, Reason)>) {
+    let new = |(who, reason)| NewReason {
+        who,
+        reason,
+        nomination: None,
+    };
+    tell(tx, reasons.into_iter().map(new).collect());
+}
+
+fn tell(tx: &mut Tx, all: Vec<NewReason>) {
     let mut given = (Vec::new(), Vec::new());
-    let each = jobs
-        .into_iter()
-        .map(|(id, reason)| (EntryId::Job(id), reason));
-    let each = each.chain(
-        arrays
-            .into_iter()
-            .map(|(id, reason)| (EntryId::Array(id), reason)),
-    );
-    for (who, reason) in each {
-        let Some(known) = reason_of(tx.state, who).filter(|known| **known != reason) else {
+    for new in all {
+        let NewReason {
+            who,
+            reason,
+            nomination,
+        } = new;
+        let Some(known) = reason_of(tx.state, who) else {
             continue;
         };
-        let matters = known.nodes != reason.nodes
-            || (known.code == ReasonCode::Preempting) != (reason.code == ReasonCode::Preempting);
+        let is_nominated_anew = nomination_of(tx.state, who) != nomination.as_ref();
+        if *known == reason && !is_nominated_anew {
+            continue;
+        }
         match who {
-            who if matters => tx.emit(Event::RoomPromised { who, reason }),
+            who if is_nominated_anew => tx.emit(Event::NominationChanged {
+                who,
+                reason,
+                nomination,
+            }),
             EntryId::Job(id) => given.0.push((id, reason)),
             EntryId::Array(id) => given.1.push((id, reason)),
         }
@@ -72,6 +111,18 @@ pub(crate) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, 
     let (jobs, arrays) = given;
     if !(jobs.is_empty() && arrays.is_empty()) {
         tx.emit(Event::ReasonsGiven { jobs, arrays });
+    }
+}
+
+fn nomination_of(state: &State, who: EntryId) -> Option<&Nomination> {
+    match who {
+        EntryId::Job(id) => state
+            .jobs
+            .get(id)
+            .filter(|job| job.state == JobState::Pending)?
+            .nomination
+            .as_ref(),
+        EntryId::Array(id) => state.arrays.get(id)?.nomination.as_ref(),
     }
 }
 
@@ -86,42 +137,45 @@ fn reason_of(state: &State, who: EntryId) -> Option<&Reason> {
     }
 }
 
-/// Nodes on which jobs have room that others left, while some are still to report to a new controller: those jobs cannot have it
-/// before, and nobody else is to take it meanwhile.
-pub(crate) fn promised_nodes(state: &State, now: Timestamp) -> NominatedNodes {
-    let mut promised = NominatedNodes::new();
+/// Nominated nodes while some are still to report to a new controller: the nominated jobs cannot start there before, and no other
+/// job may.
+pub(crate) fn nominated_until_all_report(state: &State, now: Timestamp) -> NominatedNodes {
+    let mut nominated = NominatedNodes::new();
     if !nodes_return(state, now) {
-        return promised;
+        return nominated;
     }
-    for (who, nodes) in freed(state) {
+    for (who, nodes) in nominations(state) {
         for node in nodes {
-            promised.entry(*node).or_default().insert(who);
+            nominated.entry(*node).or_default().insert(who);
         }
     }
-    promised
+    nominated
 }
 
-/// Nodes on which jobs are to start for which others go, or went.
-pub(crate) fn freed_nodes(state: &State) -> BTreeSet<NodeId> {
-    freed(state).flat_map(|(_, nodes)| nodes).copied().collect()
+/// All nominated nodes.
+pub(crate) fn nominated_nodes(state: &State) -> BTreeSet<NodeId> {
+    nominations(state)
+        .flat_map(|(_, nodes)| nodes)
+        .copied()
+        .collect()
 }
 
-fn freed(state: &State) -> impl Iterator<Item = (EntryId, &[NodeId])> {
+fn nominations(state: &State) -> impl Iterator<Item = (EntryId, &[NodeId])> {
     let jobs = state
         .jobs
         .values()
         .filter(|job| job.state == JobState::Pending)
-        .map(|job| (EntryId::Job(job.id), &job.reason));
+        .map(|job| (EntryId::Job(job.id), &job.nomination));
     let arrays = state
         .arrays
         .values()
         .filter(|array| !array.pending.is_empty())
-        .map(|array| (EntryId::Array(array.id), &array.reason));
+        .map(|array| (EntryId::Array(array.id), &array.nomination));
     jobs.chain(arrays)
-        .filter_map(|(who, reason)| Some((who, &reason.nodes.as_ref()?[..])))
+        .filter_map(|(who, nomination)| Some((who, &nomination.as_ref()?.nodes[..])))
 }
 
-/// Of what is promised to others only a start takes: one of them. Where something is kept idle they count on what is idle elsewhere, too.
+/// The nominated job that a start would take nodes from. Where headroom is kept, nominated jobs count on idle nodes elsewhere, too.
 pub(crate) fn whose(state: &State, promised: &NominatedNodes, start: &Start) -> Option<JobId> {
     if promised.is_empty() {
         return None;
@@ -165,10 +219,8 @@ pub(crate) fn tell_kept(tx: &mut Tx, job: JobId, whose: JobId) {
         "what it needs is kept for job {whose}, for which others went, until all nodes have reported to the new controller"
     );
     let reason = Reason::new(ReasonCode::Priority, text);
-    match waits_as(tx.state, job) {
-        EntryId::Job(id) => tell(tx, vec![(id, reason)], Vec::new()),
-        EntryId::Array(id) => tell(tx, Vec::new(), vec![(id, reason)]),
-    }
+    let who = waits_as(tx.state, job);
+    give_reasons(tx, vec![(who, reason)]);
 }
 
 fn waits_as(state: &State, job: JobId) -> EntryId {

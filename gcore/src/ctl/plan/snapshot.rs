@@ -88,6 +88,7 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
             room: room_of(array),
             cap: cap_of(array),
             dependency: waits,
+            nomination: array.nomination.clone(),
             ..Particulars::default()
         }
         .into(),
@@ -127,6 +128,7 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
                 .and_then(|task| cap_of(state.arrays.get(task.array)?)),
             dependency: dependency::reason::reason(state, job.waits.as_deref()),
             preempted: job.past.preempted,
+            nomination: job.nomination.clone(),
             ..Particulars::default()
         }
         .into(),

@@ -3,7 +3,7 @@
 use crate::ctl::event::{Event, JobChange};
 use crate::ctl::job::pending_reason;
 use crate::ctl::reservation::window::asked;
-use crate::ctl::state::State;
+use crate::ctl::state::{EntryId, State};
 use crate::ctl::tx::Tx;
 use gmodel::{JobSpec, JobState, Reason, ReasonCode};
 
@@ -66,15 +66,14 @@ pub(crate) fn note_deleted(tx: &mut Tx) {
         .jobs
         .values()
         .filter(|job| job.state == JobState::Pending);
-    let jobs: Vec<_> = pending
-        .filter_map(|job| Some((job.id, gone(&job.spec, &job.reason)?)))
-        .collect();
+    let jobs =
+        pending.filter_map(|job| Some((EntryId::Job(job.id), gone(&job.spec, &job.reason)?)));
     let waiting = state
         .arrays
         .values()
         .filter(|array| !array.pending.is_empty());
-    let arrays: Vec<_> = waiting
-        .filter_map(|array| Some((array.id, gone(&array.spec, &array.reason)?)))
-        .collect();
-    pending_reason::tell(tx, jobs, arrays);
+    let arrays = waiting
+        .filter_map(|array| Some((EntryId::Array(array.id), gone(&array.spec, &array.reason)?)));
+    let reasons = jobs.chain(arrays).collect();
+    pending_reason::give_reasons(tx, reasons);
 }

@@ -21,7 +21,7 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
     let priorities: BTreeMap<JobId, i64> = plan.priorities.into_iter().collect();
     if plan.made_from >= as_of {
         suspend::enter(tx, plan.resumes);
-        let promised = pending_reason::promised_nodes(tx.state, tx.now);
+        let promised = pending_reason::nominated_until_all_report(tx.state, tx.now);
         for start in plan.starts {
             if let Some(whose) = pending_reason::whose(tx.state, &promised, &start) {
                 pending_reason::tell_kept(tx, start.job, whose);
@@ -37,7 +37,13 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
         preempt::enter(tx, plan.preempts);
         memos::forget_respecified(tx.state, plan.made_from);
     }
-    pending_reason::enter(tx, plan.reasons, plan.array_reasons);
+    let reasons = pending_reason::PlanReasons {
+        jobs: plan.reasons,
+        arrays: plan.array_reasons,
+        nominations: plan.nominations,
+        array_nominations: plan.array_nominations,
+    };
+    pending_reason::enter(tx, reasons);
 }
 
 /// Whether the request of a job (or of its array) changed since.

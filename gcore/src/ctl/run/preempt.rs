@@ -137,7 +137,7 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
         return;
     }
     // Who is to start there counts on it, too: he was not given others for that reason.
-    let counted_on = pending_reason::freed_nodes(tx.state);
+    let counted_on = pending_reason::nominated_nodes(tx.state);
     let is_free = |run: &Run| {
         !run.members
             .iter()

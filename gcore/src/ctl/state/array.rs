@@ -7,6 +7,7 @@ use crate::ctl::state::open_dependency::OpenDependency;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::node::HoldMark;
 use gmodel::{JobId, JobSpec, Reason, Timestamp};
+use gsched::Nomination;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub struct Array {
     pub own_pending: u32,
     pub own_live: u32,
     pub reason: Reason,
+    /// As a job's, for the next of its untouched tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nomination: Option<Nomination>,
     pub submitted: Timestamp,
     pub eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -51,6 +55,11 @@ pub struct Array {
 }
 
 impl Array {
+    /// Another reason, with which a nomination is over.
+    pub(crate) fn set_reason(&mut self, reason: Reason) {
+        (self.reason, self.nomination) = (reason, None);
+    }
+
     pub fn task_id(&self, position: u32) -> JobId {
         JobId(self.id.0 + u64::from(position))
     }

@@ -5,6 +5,7 @@ use crate::ctl::state::past_runs::{NodeFailure, PastRuns};
 use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
 use gmodel::{JobId, JobSpec, JobState, Reason, RunId, Timestamp};
+use gsched::Nomination;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ pub struct Job {
     pub state: JobState,
     #[serde(default)]
     pub reason: Reason,
+    /// Nodes are held for it until it starts there. Comes and goes with a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nomination: Option<Nomination>,
     pub submitted: Timestamp,
     /// Not before this: `--begin`, or back-off after a failed start.
     pub eligible: Timestamp,
@@ -55,6 +59,11 @@ pub struct TaskOf {
 }
 
 impl Job {
+    /// Another reason, with which a nomination is over.
+    pub(crate) fn set_reason(&mut self, reason: Reason) {
+        (self.reason, self.nomination) = (reason, None);
+    }
+
     /// As written: `17`, or `98_5` for an array task.
     pub fn shown_id(&self) -> String {
         match self.task {

@@ -379,7 +379,7 @@ impl LogWriter<'_> {
             Event::RunSettled { .. } => "over on all its nodes".to_owned(),
             Event::RunClosed { .. } => "holds nothing any more".to_owned(),
             Event::ReasonsGiven { .. }
-            | Event::RoomPromised { .. }
+            | Event::NominationChanged { .. }
             | Event::RunIdleSeen { .. }
             | Event::RunIdled { .. }
             | Event::JobsForgotten { .. }
