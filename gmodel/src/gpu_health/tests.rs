@@ -544,7 +544,7 @@ Actions, mildest first: `note` into the GPU's history; `quarantine`: no new job 
 elsewhere; `reset`: and the GPU is reset when nothing runs on it; `reboot`: and it stays out until the node has booted, which is done when nothing
 runs there; `replace`: it is marked, and no reset brings it back. A GPU comes back into service only after a burn-in. Steps are taken one at a time
 on a node, each pause twice as long as the one before; what two resets in a day (or a boot, where the site allows boots) do not mend is marked.
-A reset or boot that could not be done, since its program failed, marks nothing: the GPU waits for somebody, with the program's words as its reason. A GPU
+A reset or boot that could not be done, since its program failed, marks nothing: the GPU waits for an administrator, with the program's words as its reason. A GPU
 that is missing keeps none of the others waiting; it is booted for by hand, or `gadm gpu forget` says that it is gone for good.
 
 A site changes an entry, adds one, or switches one off in TOML; what is not named stays:
