@@ -57,7 +57,6 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::LongFunctions, "gsim", 17),
     (Rule::LongFunctions, "gslurm", 8),
     (Rule::LongFunctions, "gsub", 5),
-    (Rule::PersonComments, "gcore", 12),
     (Rule::PersonComments, "gsched", 78),
     (Rule::StopTypes, "benches", 1),
     (Rule::StopTypes, "gsched", 21),

@@ -198,7 +198,7 @@ pub(crate) fn whose(state: &State, promised: &NominatedNodes, start: &Start) -> 
         })
 }
 
-/// Whether some of what is idle is kept from anybody.
+/// Whether headroom or a lending limit keeps GPUs idle.
 fn keeps_idle(state: &State) -> bool {
     state
         .config

@@ -1,8 +1,8 @@
-//! Runs that give way: for a job that is owed their resources, for a drain with a deadline.
+//! Victims: runs that end or stop for a nominated job, or for a drain with a deadline.
 //!
-//! The plan brings the proof; here it is checked once more that the victims still run and that the job still waits. A
-//! victim is asked for its checkpoint first. For one job nobody else is asked until those are gone; if it starts elsewhere
-//! before, they stay where their nodes have not heard of it.
+//! The plan brings the proof. This module checks once more that the victims still run and that the job still waits. A victim
+//! is asked for its checkpoint first. A job gets no more victims until its first ones are gone. If the job starts elsewhere
+//! before, a victim is spared unless its node has the order.
 
 use crate::ctl::event::Event;
 use crate::ctl::job::dependency::readiness;
@@ -28,7 +28,7 @@ pub(crate) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
         return;
     }
     let being_served = served(tx.state);
-    // Whose guarantee nobody takes over stays, and then the others of its set would go for nothing.
+    // Without an heir for its guarantee one victim stays, and then the others of its set would end for nothing.
     let bereft: BTreeSet<JobId> = preempts
         .iter()
         .filter(|one| !one.heirs.iter().all(|heir| may_inherit(tx.state, *heir)))
@@ -100,9 +100,8 @@ fn served(state: &State) -> BTreeSet<JobId> {
         .collect()
 }
 
-/// A job starts: of the runs that were told to go for it, those of which nothing is gone are not needed. Such an order is taken
-/// back where no node is known to have it. What a node obeyed is final there: gstepd has sent its signal, or asked for a
-/// checkpoint that costs the job its time whoever wants it.
+/// A job starts: victims of its nomination that are still whole are not needed. Their order is taken back where no node is
+/// known to have it. What a node obeyed is final: gstepd has sent the signal, or asked for a checkpoint.
 pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
     let first = RunId::new(JobId(0), 1);
     let asked = tx
@@ -136,7 +135,7 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
     if asked.is_empty() {
         return;
     }
-    // Who is to start there counts on it, too: he was not given others for that reason.
+    // A job nominated to the same node counts on the victim, too, and has no other victims for that reason.
     let counted_on = pending_reason::nominated_nodes(tx.state);
     let is_free = |run: &Run| {
         !run.members
@@ -179,7 +178,7 @@ fn may_inherit(state: &State, run: RunId) -> bool {
         .is_some_and(|run| run.stop.is_none() && run.outcome.is_none() && run.class.is_some())
 }
 
-/// How the run goes, if it may be preempted: it runs, and nobody has told it to stop.
+/// How the run ends, if it may be preempted: it runs, and no stop order is open.
 fn mode_of(state: &State, preempt: &Preempt) -> Option<PreemptMode> {
     let run = state
         .runs

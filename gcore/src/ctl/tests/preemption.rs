@@ -1,4 +1,4 @@
-//! Preemption, marks, and drains with a deadline: who is told to go, what becomes of it, what the record says.
+//! Preemption, marks, and drains with a deadline: the victims, what becomes of them, what the record says.
 
 use crate::ctl::tests::world::{World, check};
 use expect_test::expect;
@@ -248,7 +248,7 @@ fn others_give_way_to_an_array_of_which_the_first_task_runs_already() {
     assert_eq!(stopped(&["n1 stopped 1-1", "plan"]), (vec![], 2));
 }
 
-/// What others left for a job is its own, whoever was started anew meanwhile.
+/// What victims left for a job is its own, also after a restart of controller or nodes.
 #[test]
 fn a_controller_that_starts_knows_for_whom_others_went() {
     let starts = |lines: &[&str]| {

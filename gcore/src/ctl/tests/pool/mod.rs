@@ -4,8 +4,8 @@
 //!
 //! - no start goes beyond a limit, nothing more stands on a guarantee than there is;
 //! - a run is left alone for as long as it is to be, and what goes goes whole;
-//! - those who go leave room that starts the job, once, but for a fault between; a controller that begins anew is none;
-//! - nobody waits whom nothing is in the way of when all is idle; demand that does not change comes to rest;
+//! - victims leave room that starts their job, once, but for a fault between; a controller that begins anew is none;
+//! - when all is idle each job starts that no rule holds back; demand that does not change comes to rest;
 //! - a planner that is kept plans as a new one (`KeptPlanner`).
 
 mod limits;
@@ -197,7 +197,7 @@ fn mishaps() -> impl Strategy<Value = Mishaps> {
 struct Set {
     since: Timestamp,
     runs: BTreeSet<RunId>,
-    /// Something happened since that nobody could foresee.
+    /// A fault or an edit happened since.
     is_disturbed: bool,
 }
 
@@ -208,10 +208,10 @@ struct Pool {
     lasts: bool,
     ran: BTreeMap<RunId, i64>,
     sets: BTreeMap<JobId, Set>,
-    /// When, who, for whom.
+    /// Time, victim, nominated job.
     preempted: Vec<(Timestamp, JobId, JobId)>,
     seen: BTreeSet<RunId>,
-    /// Of a window it is said when it comes, and not by whom it is used then.
+    /// A reservation window is told with its time, without the jobs that use it then.
     has_window: bool,
     boots: u32,
 }
@@ -536,7 +536,7 @@ impl Pool {
             .collect();
         limits_hold(state, &fresh);
         guarantees_hold(state);
-        // Urgent work takes what is kept for it, whoever counts on that: but for who gave way himself.
+        // Urgent work takes its headroom from planned starts, but not if its own run was a victim.
         let is_urgent = |run: &&Run| {
             let job = state.jobs.get(run.id.job);
             job.is_some_and(|job| {
@@ -553,7 +553,7 @@ impl Pool {
                 .values_mut()
                 .for_each(|set| set.is_disturbed = true);
         }
-        // Those who go.
+        // The victims.
         let mut gone: Vec<(RunId, JobId)> = Vec::new();
         for run in state.runs.values() {
             let preempted = run
@@ -588,7 +588,7 @@ impl Pool {
                     .get(*run)
                     .is_some_and(|run| run.stop.is_some() && !run.is_clean())
             };
-            // It may count on those who go for others, too.
+            // It may count on victims of other jobs, too.
             let reason = match state.jobs.get(*whom) {
                 Some(job) => (job.state == JobState::Pending).then_some(&job.reason),
                 None => state.array_of(*whom).map(|(array, _)| &array.reason),
@@ -646,7 +646,7 @@ impl Pool {
     /// Each that waits is asked alone.
     fn nobody_waits_on_an_idle_cluster(&self) {
         let state = &self.world.state;
-        // Before a window somebody may have his place, which others are not to delay.
+        // Before a window a job may have a planned start that no other job delays.
         let windows = !state.policy.reservations.is_empty();
         if windows
             || !state.runs.is_empty()
@@ -672,7 +672,7 @@ impl Pool {
 }
 
 proptest! {
-    // Always the same cases, but for who looks for more (PROPTEST_RNG_SEED): one in a hundred still finds a job with --exclusive that waits
+    // Always the same cases, unless PROPTEST_RNG_SEED asks for others: one in a hundred still finds a job with --exclusive that waits
     // for a limit on GPUs which a smaller node would keep.
     #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 300, rng_seed: RngSeed::Fixed(4001), ..ProptestConfig::default() })]
     #[test]
@@ -695,13 +695,13 @@ proptest! {
             pool.world.line(&format!("reservation {name} gone force"));
         }
         pool.sets.values_mut().for_each(|set| set.is_disturbed = true);
-        // Nothing ends and nobody comes: it comes to rest.
+        // No run ends and no job comes: it comes to rest.
         pool.lasts = true;
         (0..60).for_each(|_| pool.tick());
         let settled = pool.preempted.len();
         (0..20).for_each(|_| pool.tick());
         prop_assert_eq!(pool.preempted.len(), settled, "it goes on: {:?}", &pool.preempted[settled..]);
-        // And then all ends, and everybody has his turn.
+        // And then all runs end, and each job has its turn.
         pool.lasts = false;
         pool.runs_secs.values_mut().for_each(|secs| *secs = (*secs).min(60));
         for _ in 0..150 {
