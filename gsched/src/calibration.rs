@@ -32,7 +32,7 @@ const SAMPLED: usize = 8;
 const SAMPLED_WITHIN_SECS: i64 = 300;
 /// Jobs that are watched at once.
 const MOST_OPEN: usize = 8192;
-/// Added to waits before they are compared, seconds: from 2 to 4 is not twice as long for who waits.
+/// Added to waits before they are compared, seconds: from 2 to 4 is not twice as long for a user.
 const BLUR_SECS: i64 = 60;
 /// How fast the level follows its successes, thousandths of what an outcome was off it.
 const PACE_MILLI: i64 = 1;
@@ -83,7 +83,7 @@ pub struct Outcome {
 /// How intervals turned out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Intervals whose job has started.
+    /// Intervals of jobs that have started.
     pub intervals: u64,
     /// Of these, those that held the start.
     pub right: u64,
@@ -91,7 +91,7 @@ pub struct Record {
     pub median_width_secs: Option<i64>,
 }
 
-/// A forecast whose job still waits.
+/// A forecast for a pending job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     pub job: JobId,
@@ -188,7 +188,7 @@ impl Calibration {
             return None;
         }
         let mut past: Vec<Past> = ages.past.iter().copied().collect();
-        // Who still waits counts too, or long waits would be known of late.
+        // Pending jobs count too, or long waits would be known late.
         let here = self
             .open
             .values()
@@ -241,7 +241,7 @@ impl Calibration {
             if *place == 0 && said.at.since_millis(before.0) >= SAMPLED_WITHIN_SECS * 1000 {
                 *before = (said.at, 0);
             }
-            // From all over the queue, whoever starts first.
+            // From all over the queue, in any order of starts.
             let sampled =
                 before.1 < SAMPLED && place.is_multiple_of(alike[&group].div_ceil(SAMPLED));
             before.1 += usize::from(sampled);
@@ -421,7 +421,7 @@ fn held(
     apart: i64,
     value: impl Fn(&Past) -> i64,
 ) -> (i64, i64) {
-    // Of equal ones those that started first: who still waited then waited longer.
+    // Of equal ones those that started first: a job still pending then waited longer.
     past.sort_by_cached_key(|past| (value(past), !past.started));
     let from_none = longest_but(past, late_part_ppm(missed_ppm, apart), &value);
     let from_later = (1..=SPLITS)
@@ -761,7 +761,7 @@ mod tests {
                     started,
                 };
                 let gone = cancelled && n % 2 == 1;
-                // Whoever waits longer is longer at risk of being cancelled.
+                // A longer wait is a longer risk of a cancellation.
                 calibration.learn(&if gone {
                     outcome(
                         wait.min(chance(n + 99) % 1800),

@@ -21,7 +21,7 @@ const SURELY_APART: f64 = 1e-9;
 /// When a standing is foretold, thousandths of a half-life.
 const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
 
-/// Everybody's standing at one moment.
+/// The standing of all accounts and users at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
@@ -41,7 +41,7 @@ pub struct FairTree<'a> {
     user_count: u64,
     /// Places of the users of the snapshot's waiting jobs.
     pending: Vec<usize>,
-    /// Accounts below which somebody asks for a rank, and the root; of no length: all are ranked.
+    /// Accounts with a user below them that needs a rank, and the root. Empty: all are ranked.
     wanted: FixedBitSet,
 }
 
@@ -57,7 +57,7 @@ pub struct ShareNode<'a> {
     pub norm_shares: u64,
     /// Weighted and decayed, thousandths of a GPU times seconds; of an account with all below it.
     pub usage: u64,
-    /// Part of everybody's use, millionths.
+    /// Part of the use of all users, millionths.
     pub norm_usage: u64,
     /// Part of the siblings' use, millionths.
     pub effective_usage: u64,
@@ -83,7 +83,7 @@ pub struct Outlook {
 }
 
 impl LevelFs {
-    /// Of somebody who used nothing.
+    /// The standing of a user without use.
     pub const INFINITE: Self = Self(u128::MAX);
 
     fn of(shares: u64, all_shares: u64, usage: u64, all_usage: u64) -> Self {
@@ -110,7 +110,7 @@ impl LevelFs {
 }
 
 impl<'a> FairTree<'a> {
-    /// Of everybody the policy names, who used anything, or whose jobs run or wait.
+    /// Of all users that the policy names, that used anything, or that have jobs.
     pub fn of(snapshot: &'a Snapshot) -> Self {
         let mut tree = Self::of_policy(&snapshot.policy);
         tree.enter_use(snapshot);
@@ -207,7 +207,7 @@ impl<'a> FairTree<'a> {
         self.users.find(hash(&[account, user]), is_it)
     }
 
-    /// What everybody has used by now, weighted and decayed, with what runs.
+    /// The use of all users by now, weighted and decayed, with what runs.
     fn enter_use(&mut self, snapshot: &'a Snapshot) {
         let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
         let mut running: Vec<RunningUse> = vec![RunningUse::default(); self.nodes.len()];
@@ -246,7 +246,7 @@ impl<'a> FairTree<'a> {
         self
     }
 
-    /// Finds out who is below whom.
+    /// Links each account and user to the account above it.
     fn link(&mut self) {
         self.below = vec![Vec::new(); self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
@@ -263,7 +263,7 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// Only users of accounts in which somebody asks are ranked from now on.
+    /// From now on only accounts with a user that needs a rank are ranked.
     fn want(&mut self, users: impl Iterator<Item = usize>) {
         self.wanted.clear();
         self.wanted.grow(self.nodes.len());
@@ -276,7 +276,7 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// A user's factor, millionths; nobody is without use or job and asked for.
+    /// A user's factor, millionths. The user has use or a job.
     pub fn factor(&self, account: &str, user: &str) -> u32 {
         self.place(account, user)
             .map_or(PPM as u32, |at| self.nodes[at].factor)
@@ -446,7 +446,7 @@ impl<'a> FairTree<'a> {
         self.nodes[at].usage
     }
 
-    /// Ranks all users below an account; or passes over their ranks where nobody asks for them.
+    /// Ranks all users below an account, or skips their ranks where no user needs one.
     fn visit_below(&mut self, at: usize, tied: bool, ranks: &mut Ranks) -> bool {
         if !ranks.are_wanted(&[at]) {
             ranks.next -= self.users_of[at];
@@ -533,7 +533,7 @@ impl<'a> FairTree<'a> {
 }
 
 struct Ranks {
-    /// Of the next user who is not tied.
+    /// The rank of the next user without a tie.
     next: u64,
     /// That was given last.
     last: u64,
@@ -542,7 +542,7 @@ struct Ranks {
 }
 
 impl Ranks {
-    /// Whether somebody below any of some accounts asks.
+    /// Whether a user below any of these accounts needs a rank.
     fn are_wanted(&self, accounts: &[usize]) -> bool {
         self.wanted.is_empty() || accounts.iter().any(|at| self.wanted.contains(*at))
     }

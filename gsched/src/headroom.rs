@@ -25,7 +25,7 @@ pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
         .collect()
 }
 
-/// Whether some of what is idle is kept from anybody: as headroom, or not lent.
+/// Whether headroom or a lending limit keeps idle GPUs from some jobs.
 pub(crate) fn keeps_idle(config: &ClusterConfig, policy: &Policy) -> bool {
     config.partitions.iter().any(|one| one.headroom.is_some())
         || policy.qos.values().any(|qos| qos.headroom.is_some())
@@ -328,7 +328,7 @@ impl IdleGpus {
         self.is_set_aside
     }
 
-    /// Thousandths of a type that nobody holds.
+    /// Thousandths of a type that no run holds.
     pub fn of(&self, at: When, gpu_type: usize) -> u64 {
         self.counts(at).all[gpu_type]
     }
@@ -375,7 +375,7 @@ impl IdleGpus {
             .for_each(|counts| counts.change(held, partition, u64::saturating_add));
     }
 
-    /// For the rest of a pass nobody behind a job takes what it waits for.
+    /// For the rest of a pass no job behind this one takes what it waits for.
     pub fn set_aside(&mut self, held: &Holding, partition: Option<usize>) {
         self.take(held, partition);
         self.is_set_aside = true;

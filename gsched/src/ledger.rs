@@ -1,4 +1,4 @@
-//! Who holds how much, and what a job may still take: hard limits, licences, caps, lending, headroom, and its class.
+//! What accounts, users and QOS hold, and what a job may still take: hard limits, licences, caps, lending, headroom, and its class.
 //!
 //! Built once a pass from the runs; a check costs the depth of the tree and allocates only to say no. Never looks at
 //! nodes one by one: whether there is room is for the timeline. Words of sacctmgr(1).
@@ -45,7 +45,7 @@ pub struct Take {
     pub nodes: u32,
 }
 
-/// What everybody holds, against what everybody may hold.
+/// What accounts, users and QOS hold, against their limits.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     now: Timestamp,
@@ -57,22 +57,22 @@ pub struct Ledger {
     qos_names: Names,
     partition_names: Names,
     accounts: Vec<AccountPage>,
-    /// Of users in accounts whose limits say more than the account's.
+    /// Of users with limits of their own in an account.
     user_bounds: BTreeMap<(u32, u32), Bound>,
     qos: Vec<Page>,
     partitions: Vec<Page>,
-    /// What users, and accounts in QOS and partitions, hold: only where somebody bounds it.
+    /// What users, and accounts in QOS and partitions, hold: only where a limit bounds it.
     pairs: BTreeMap<(Pair, u32, u32), Meter>,
     /// `None` where there are no quotas.
     guarantees: Option<Guarantees>,
     licences: BTreeMap<String, Licence>,
     idle: IdleGpus,
-    /// Some of it is kept from somebody.
+    /// Headroom or a lending limit keeps some of it.
     keeps_idle: bool,
     gpu_types: GpuTypesOfNodes,
     /// In the order of the snapshot's runs, which is that of their ids.
     runs: Vec<Entry>,
-    /// What was counted for jobs that were started and whose runs are still to come.
+    /// What was counted for started jobs without a run in the snapshot yet.
     expected: BTreeMap<JobId, Holding>,
     /// To jobs for which others go; and what of guarantees is theirs, each with its account.
     owed: Vec<Owed>,
@@ -124,7 +124,7 @@ struct Entry {
     class: Option<RunClass>,
 }
 
-/// Whom a job is counted for. What is not known yet holds nothing.
+/// The accounts, user, QOS and partition that a job counts for. An unknown one holds nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     pub account: Option<u32>,
@@ -355,7 +355,7 @@ impl Ledger {
         }
     }
 
-    /// Runs whose class is not what it was.
+    /// Runs with another class than before.
     pub fn classes(&self) -> Vec<(RunId, RunClass)> {
         let changed = self.runs.iter().filter(|entry| entry.class != entry.before);
         changed
@@ -454,7 +454,7 @@ impl Ledger {
     }
 }
 
-/// A limit: whose it is, of which account, QOS or partition, and of which user or account there.
+/// A limit: its scope, its account, QOS or partition, and the user or account there.
 type LimitId = (Scope, u32, Option<u32>);
 
 /// Says whether to go on looking.
@@ -505,7 +505,7 @@ impl Ledger {
         })
     }
 
-    /// Each limit on somebody, with what those hold whom it speaks of; `look` says whether to go on.
+    /// Each limit that counts a job, with what its holders hold; `look` says whether to go on.
     fn each_limit(
         &self,
         who: Who,
@@ -766,7 +766,7 @@ impl Ledger {
         number
     }
 
-    /// Adds what a run holds to everybody it counts for, or takes it off.
+    /// Adds what a run holds to all that it counts for, or takes it off.
     fn count(&mut self, spec: &JobSpec, who: Who, held: &Holding, add: bool) {
         let (now, types) = (self.now, self.types.len());
         let change = |meter: &mut Meter| {

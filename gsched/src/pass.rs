@@ -125,7 +125,7 @@ pub(crate) struct LimitFacts {
     pub(crate) refused: BTreeMap<LimitClaim, Reason>,
 }
 
-/// The entry whose turn it is.
+/// The entry at its turn.
 #[derive(Default)]
 pub(crate) struct EntryAtHand {
     /// Its place among the pending.

@@ -15,10 +15,10 @@ pub struct Plan {
     /// Runs to end, with the proof that a waiting job can start for it.
     #[serde(default)]
     pub preempts: Vec<Preempt>,
-    /// Suspended runs whose CPUs are free again.
+    /// Suspended runs with free CPUs again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumes: Vec<RunId>,
-    /// Runs whose class changed.
+    /// Runs with a new class.
     #[serde(default)]
     pub classes: Vec<(RunId, RunClass)>,
     /// Empty GPUs to be cut by MIG.

@@ -1,4 +1,4 @@
-//! The order of the queue: whom room is being made for, tier, guaranteed before borrowed, multifactor priority, submission, id.
+//! The order of the queue: nominated jobs, tier, guaranteed before borrowed, multifactor priority, submission, id.
 //!
 //! Each factor is 0 to 1 in millionths, times its weight; nice is taken off, and what an operator set replaces the sum.
 //! Never says whether a job may start. Source: Slurm's page "Multifactor Priority Plugin", sprio(1).
@@ -97,7 +97,7 @@ impl Factors {
     }
 }
 
-/// All waiting jobs, first the one whose turn it is.
+/// All pending jobs in the order of their turn.
 pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut order = match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
@@ -185,7 +185,7 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         .collect();
     if ledger.has_quotas() {
         give_classes(snapshot, ledger, &mut jobs);
-        // Who has no class, outside of quotas or as it may not start, stands where those do who borrow.
+        // A job without a class, outside of quotas or unable to start, has the place of a borrower.
         jobs.sort_by_key(|(tier, job)| (*tier, job.class != Some(RunClass::Guaranteed)));
     }
     jobs.into_iter().map(|(_, job)| job).collect()

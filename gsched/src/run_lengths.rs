@@ -1,4 +1,4 @@
-//! How long runs really take, learned from those that are over: a share of their limits, by who submits what.
+//! How long runs really take, learned from those that are over: a share of their limits, by user and kind of job.
 //!
 //! Most limits are far too long (Mu'alem and Feitelson 2001), and a user's last runs say more of the next than anything
 //! else that a queue knows (Tsafrir, Etsion and Feitelson 2007). Integers and bounds; it never decides what starts.
@@ -26,7 +26,7 @@ pub struct RunLengths {
     count: u64,
 }
 
-/// Whose runs, from narrow to wide. Runs with and without a limit are apart.
+/// Groups of runs, from narrow to wide. Runs with and without a limit are apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     /// Account, user and limit.
@@ -37,7 +37,7 @@ enum Group {
     All(bool),
 }
 
-/// Who runs something, and where.
+/// The user, account and partition of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose<'a> {
     pub account: &'a str,

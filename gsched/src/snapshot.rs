@@ -131,7 +131,7 @@ pub struct Particulars {
     pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
-    /// Of a task with a record of its own whose array has a cap: that array.
+    /// Of a task with a record of its own, in an array with a cap: that array.
     pub array: Option<JobId>,
     /// The cap of its array and how many of it run, for people.
     pub cap: Option<ArrayCap>,
@@ -326,7 +326,7 @@ pub fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
         .max(1)
 }
 
-/// A live run: what it still holds, until when, and on whose account.
+/// A live run: what it still holds, until when, and its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningRun {
     pub run: RunId,

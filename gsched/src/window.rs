@@ -1,4 +1,4 @@
-//! When reservations of the policy hold: single windows and recurring ones, over which nodes, for whom.
+//! When reservations of the policy hold: single windows and recurring ones, over which nodes, for which users.
 //!
 //! Windows are arithmetic, not a list: one that comes hourly for ever costs no more than one that comes once.
 //! Source: Slurm's reservations: recurring times are those of a clock of the site.
@@ -207,7 +207,7 @@ impl Windows {
         self.blocking(node, claim, from, until).is_none()
     }
 
-    /// The reservation in whose windows jobs with a claim run, and nowhere else.
+    /// The reservation that jobs with a claim run in, and nowhere else.
     fn held_to(&self, claim: Claim) -> Option<&Reservation> {
         Some(&self.list[claim.own()?].reservation).filter(|own| !own.flex)
     }

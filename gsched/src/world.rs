@@ -19,7 +19,7 @@ pub(crate) struct World<'a> {
     pub reservations: Vec<GpuReservation>,
     /// What is free of each licence over time.
     pub licences: BTreeMap<String, Count>,
-    /// Tasks that were started, and whose runs are still to come, by the capped array that they are of.
+    /// Started tasks without a run in the snapshot yet, by their capped array.
     pub array_starts: BTreeMap<JobId, BTreeSet<JobId>>,
 }
 

@@ -12,7 +12,7 @@ use gmodel::{JobId, Timestamp};
 #[derive(Clone, Debug)]
 pub struct PlannedStart {
     pub job: JobId,
-    /// For a task of an array, whose id this is.
+    /// For a task of the array with this id.
     pub is_array: bool,
     /// Which of its partitions it is in.
     pub choice: u32,

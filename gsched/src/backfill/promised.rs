@@ -26,7 +26,7 @@ pub(crate) struct Promised {
     /// Up to here those of before were passed, made again or not.
     passed: usize,
     now: Vec<Promise>,
-    /// Nodes whose room is another than it was before the next of those before was made.
+    /// Nodes with another state than before the next of the earlier planned starts was made.
     moved: Moved,
     /// Nodes on which this pass started something.
     started: Moved,

@@ -11,7 +11,7 @@ pub struct GpuGroup {
     pub memory_mib: u64,
     /// NVLink island within the node.
     pub island: Option<u32>,
-    /// What is held of a GPU by who has one: all of it, or a MIG slice.
+    /// What a holder has of a GPU: all of it, or a MIG slice.
     pub part: GpuPart,
     /// Shares of it can be held to their part.
     pub mps: bool,

@@ -22,7 +22,7 @@ const MOST_TRIES: u32 = 10_000;
 pub struct Network {
     /// The nodes directly below each leaf switch, and those below none; empty where no switch is named.
     pub leaves: Vec<FixedBitSet>,
-    /// Nodes whose GPUs reach each other by NVLink.
+    /// Nodes that NVLink joins.
     pub domains: Vec<FixedBitSet>,
     /// Place of each node in the order of ranks.
     rank: Vec<u32>,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Place of a make in [`NodeClasses`].
 pub type NodeClassId = u32;
 
-/// A slot whose GPU is not offered: missing, sick, or of a kind too many.
+/// A slot with a GPU that is not offered: missing, sick, or of a kind too many.
 pub const NO_GROUP: u8 = u8::MAX;
 
 /// What a node would have with nothing on it.

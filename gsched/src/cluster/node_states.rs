@@ -18,7 +18,7 @@ pub struct NodeStateMark {
     birth: u64,
 }
 
-/// Rooms of a pass whose memory is kept for the next.
+/// Node states of a pass; their memory is kept for the next pass.
 const MOST_SPARE: usize = 1 << 14;
 
 /// Steps of timelines in the rooms of reservations that a pass leaves for the next.

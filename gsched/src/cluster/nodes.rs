@@ -35,7 +35,7 @@ pub struct Cluster {
     base_of: Vec<NodeStateId>,
     /// Of each node, in this pass.
     room_of: Vec<NodeStateId>,
-    /// Nodes whose room is another than that of the one before them: before this pass, and in it.
+    /// Nodes with another state than the node before them: before this pass, and in it.
     base_breaks: FixedBitSet,
     breaks: FixedBitSet,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
@@ -45,7 +45,7 @@ pub struct Cluster {
     /// Nodes that this pass put into another set of these.
     filed: Vec<usize>,
     runs: Vec<KnownRun>,
-    /// Nodes whose runs are others than when their room was worked out.
+    /// Nodes with other runs than when their state was worked out.
     stale: Vec<usize>,
     /// Runs that are being ended, and those that stand still.
     pub leaving: usize,
@@ -53,7 +53,7 @@ pub struct Cluster {
     pub(crate) usual: UsualJobs,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
-    /// Nodes whose room was worked out anew by the last `sync`.
+    /// Nodes with a state that the last `sync` worked out anew.
     pub changed: Vec<usize>,
     /// Those of them on which something is free that was not.
     pub freed: Vec<Range<usize>>,

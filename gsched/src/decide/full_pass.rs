@@ -99,7 +99,7 @@ pub(crate) fn walk_all(
     resume_first(&mut pass);
     let order = in_order(snapshot, &pass.world.usage);
     let partitions = partitions(snapshot);
-    // Arrays whose guarantee is used up: what is left of them comes with the borrowers of their tier.
+    // Arrays with a used-up guarantee: their other tasks come with the borrowers of their tier.
     let mut later: Vec<usize> = Vec::new();
     for one in &order {
         let borrows = one.class != Some(RunClass::Guaranteed);

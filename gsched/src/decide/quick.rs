@@ -73,7 +73,7 @@ pub(crate) fn quick_pass(
     let mut pass = Pass::new(engine, snapshot, budget, ledger);
     pass.now = now;
     (pass.backfill.reserved, pass.world.array_starts) = (left.reserved, left.in_arrays);
-    // Those whose runs have come count for the cap as it is now.
+    // Tasks with a run in the snapshot count for the cap as it is now.
     pass.world
         .array_starts
         .values_mut()

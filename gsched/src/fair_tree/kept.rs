@@ -13,7 +13,7 @@ use gpolicy::usage::{Clock, Decayed, RunningUse, UsageBook, UsageEntry, Weighted
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Everybody's standing, pass after pass.
+/// The standing of all users, kept from pass to pass.
 #[derive(Debug, Default)]
 pub(crate) struct Standings {
     /// What the tree was begun with.
@@ -28,10 +28,10 @@ pub(crate) struct Standings {
     stale: BTreeSet<RunId>,
     /// All may be.
     are_stale: bool,
-    /// Whose use grows or falls at every moment, and whose is otherwise since it was read last.
+    /// Users with a use that changes at every moment, and users with another use since it was read last.
     moving: Vec<usize>,
     due: Vec<usize>,
-    /// Those who stand in the tree only as long as they wait or run.
+    /// Users that are in the tree only while they have jobs.
     fleeting: Vec<usize>,
     /// The book that is entered, and how many have a row in it.
     book: Option<Arc<UsageBook>>,
@@ -39,7 +39,7 @@ pub(crate) struct Standings {
     /// When use was read last.
     read: Option<Clock>,
     pass: u64,
-    /// Places of those who wait, by the number that the queue gave them, and which queue that was.
+    /// Places of users with pending jobs, by the queue's number for the user, and which queue gave it.
     waiting: Vec<Option<usize>>,
     queue: u64,
 }
@@ -62,7 +62,7 @@ struct Person {
     is_due: bool,
 }
 
-/// A run by whom it is charged to.
+/// A run, by the account and user that are charged.
 #[derive(Debug)]
 struct RunUse {
     run: RunId,
@@ -96,7 +96,7 @@ impl Standings {
             Arc::ptr_eq(config, &snapshot.config) && Arc::ptr_eq(policy, &snapshot.policy)
         });
         if !same || !self.enter(snapshot, waiting.clone()) {
-            // Somebody is gone who has used nothing.
+            // A user without use is gone.
             self.begin(snapshot, queue);
             self.enter(snapshot, waiting.clone());
         }
@@ -311,7 +311,7 @@ impl Standings {
         self.is_due(known.at);
     }
 
-    /// `false`: somebody has no row any more.
+    /// `false`: a user has no row any more.
     fn enter_book(&mut self, book: &Arc<UsageBook>) -> bool {
         let before = self.book.replace(book.clone());
         if before
@@ -336,7 +336,7 @@ impl Standings {
         self.tree.users.find(hash(&[account, user]), is_it)
     }
 
-    /// Where a user stands, who is entered if new.
+    /// A user's place in the tree; a new user is entered.
     fn user(&mut self, account: &str, user: &str) -> usize {
         if let Some(at) = self.place(account, user) {
             return at;

@@ -1,4 +1,4 @@
-//! When waiting jobs would start if everything ran to its limit and nobody else came.
+//! When waiting jobs would start if all runs went to their limits and no job came.
 //!
 //! A conservative pass over the whole queue: each job in order gets the earliest start that delays none before it. The
 //! real start is mostly sooner, as runs end before their limits. A job that a limit refuses at its turn has no start: the forecast
@@ -31,7 +31,7 @@ pub struct Forecast {
     /// Where that is, of a job that waits in several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// Waiting jobs of its partition whose turn is before its own.
+    /// Pending jobs of its partition with a turn before its own.
     pub ahead: u32,
 }
 

@@ -1,6 +1,6 @@
-//! What is idle and kept all the same: headroom for urgent work, what lenders do not lend, what is set aside for who waits.
+//! What is idle and kept all the same: headroom for urgent work, what lenders do not lend, what is set aside for a pending job.
 //!
-//! Says who may take how much of it, now and when runs that make room have left. What is idle is counted elsewhere.
+//! Says how much of it a job may take, now and when runs that make room have left. What is idle is counted elsewhere.
 
 use super::holder::LimitKind;
 use super::{Found, Ledger, Take, Who};
@@ -97,7 +97,7 @@ impl Ledger {
         self.idle.set_aside(&held, who.partition);
     }
 
-    /// Whether some of what is idle is kept from anybody.
+    /// Whether headroom or a lending limit keeps idle GPUs from some jobs.
     pub(crate) fn keeps_idle(&self) -> bool {
         self.keeps_idle
     }
@@ -132,7 +132,7 @@ impl Ledger {
         before
     }
 
-    /// The same as if nobody had anything of what takes work.
+    /// The same as if no run held anything that takes work.
     pub(crate) fn idle_without_all(&mut self) -> IdleGpus {
         let before = self.idle.clone();
         self.idle.go_on_idle();

@@ -1,6 +1,6 @@
 //! Jobs for which others go, until they start: limits keep room for them, and what is to stay idle beside them does.
 //!
-//! Whoever comes behind one of them starts only where it still can then. Urgent work does not wait for that, unless it gave way itself.
+//! A job behind one of them starts only where that one still can then. Urgent work does not wait for that, unless it gave way itself.
 
 use super::{Ledger, Take, Who};
 use crate::headroom::{IdleGpus, When, keepers_on};
@@ -17,7 +17,7 @@ pub(crate) struct Owed {
     spec: Arc<JobSpec>,
     held: Holding,
     borrows: bool,
-    /// The partitions whose headroom it leaves.
+    /// The partitions with headroom that it leaves.
     keepers: BTreeSet<usize>,
 }
 
@@ -104,7 +104,7 @@ impl Ledger {
         self.idle = idle;
     }
 
-    /// What a job is to leave to others before it for whom somebody goes.
+    /// What a job is to leave to nominated jobs before it.
     pub(crate) fn owed_to_others(&self, job: &PendingJob) -> impl Iterator<Item = &Owed> {
         let goes_first = self.is_urgent(&job.spec) && job.particulars.preempted.is_none();
         self.owed

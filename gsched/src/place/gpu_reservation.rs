@@ -551,7 +551,7 @@ fn took_again(cluster: &mut Cluster, holds: &[(usize, Hold)]) -> bool {
 }
 
 /// On one of some nodes, the first that has room for all of it; from when one before it has room, there. So the end of a run moves
-/// nothing onto a node that somebody was promised. From when on it is placed.
+/// nothing onto a node of a planned start. From when on it is placed.
 fn take_in_turn(
     cluster: &mut Cluster,
     nodes: &[usize],

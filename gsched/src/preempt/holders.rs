@@ -1,6 +1,6 @@
 //! On which nodes few runs stand in the way of a job: a sketch by GPUs, CPUs and memory that says where to look.
 //!
-//! What it finds is only a proposal: placement, topology and licences are for the proof. Never chooses who gives way
+//! What it finds is only a proposal: placement, topology and licences are for the proof. Never chooses the victims
 //! beyond the order it is given.
 
 use crate::job::demand::{GpuDemand, tasks_by_node};

@@ -53,7 +53,7 @@ impl LeavingRuns {
     }
 }
 
-/// Jobs whose victims leave so that the job starts on its account's guarantee, not as a borrower.
+/// Jobs that start on their account's guarantee when their victims are gone, not as borrowers.
 pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
     let leaving = snapshot
         .running

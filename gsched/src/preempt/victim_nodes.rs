@@ -105,7 +105,7 @@ type Cost<'a> = dyn Fn(&[usize]) -> (Reverse<u64>, u64) + 'a;
 
 /// Several nodes that may need a run more than the fewest, and on which less is lost than what is `known` to do: of accounts
 /// as far above their guarantees, or further. `most` runs are allowed, or one more than the fewest that there can be. `cost` is
-/// the order of the policy: who is least above the guarantee, and what is lost.
+/// the order of the policy: the account least above its guarantee, and what is lost.
 pub(crate) fn less_loss(
     sets: &[NodeSet],
     nodes: usize,

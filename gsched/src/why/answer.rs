@@ -24,7 +24,7 @@ pub struct Explanation {
     pub alternatives: Vec<Alternative>,
     /// It would start in the next pass; then there are no blockers.
     pub starts_now: bool,
-    /// Jobs of its partition whose turn is before its own.
+    /// Jobs of its partition with a turn before its own.
     pub ahead: u32,
     /// All that stands in its way; each must go before it starts.
     pub blockers: Vec<Blocker>,
@@ -45,7 +45,7 @@ pub struct OtherPartition {
     /// Of several kinds of GPUs the one that is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternative: Option<String>,
-    /// Jobs there whose turn is before its own.
+    /// Jobs there with a turn before its own.
     pub ahead: u32,
     pub blockers: Vec<Blocker>,
 }

@@ -1,6 +1,6 @@
 //! Changes of a request that would start it: one thing less, shorter, or elsewhere.
 //!
-//! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
+//! Each is tried at the job's turn in the pass, with all jobs before it as they are; the least that works comes first.
 //! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
 
 use crate::backfill::earliest::earliest_start;
@@ -144,7 +144,7 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
 struct Kind {
     /// Tried one by one, the least change first.
     each: Vec<Edit>,
-    /// Then amounts from here down to one: who has room for much has it for less.
+    /// Then amounts from here down to one: room for much is room for less.
     below: u32,
     amount: Box<dyn Fn(u32) -> Edit>,
 }
