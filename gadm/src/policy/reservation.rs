@@ -212,8 +212,8 @@ pub fn run(client: &mut Client, act: ReservationAct) -> Outcome {
 ///
 /// # Errors
 /// It has neither users nor accounts, or the controller does not answer.
-pub fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
-    if whom.is_empty() {
+pub fn new_name(client: &mut Client, owner: &str) -> Result<String, Failure> {
+    if owner.is_empty() {
         return Err(Failure::usage(
             "whom is it for? Users=ada or Accounts=vision; ReservationName=course names it",
         ));
@@ -224,7 +224,7 @@ pub fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
         .map(|row| row.name)
         .collect();
     (1..=u32::MAX)
-        .map(|number| format!("{whom}_{number}"))
+        .map(|number| format!("{owner}_{number}"))
         .find(|name| !taken.contains(name))
         .ok_or_else(|| Failure::new("all names are taken"))
 }

@@ -63,10 +63,10 @@ pub(crate) fn index_array(state: &mut State, array: &Array) {
     );
 }
 
-fn index_waits(state: &mut State, who: EntryId, waits: Option<&OpenDependency>) {
+fn index_waits(state: &mut State, entry: EntryId, waits: Option<&OpenDependency>) {
     for wait in waits.into_iter().flat_map(|waits| &waits.on) {
-        state.dependents.insert((wait.of, who));
-        state.due.extend(wait.until.map(|at| (at, who.id())));
+        state.dependents.insert((wait.of, entry));
+        state.due.extend(wait.until.map(|at| (at, entry.id())));
     }
 }
 
