@@ -7,7 +7,7 @@ use crate::ctl::node::drain::{empty_nodes, next_emptying};
 use crate::ctl::node::fencing::{give_up, next_call, try_again};
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::reservation::window::next_edge;
-use crate::ctl::run::end::stop;
+use crate::ctl::run::gang::stop;
 use crate::ctl::state::{EntryId, Node, State};
 use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, reservation};

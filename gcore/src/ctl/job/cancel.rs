@@ -6,7 +6,7 @@ use crate::ctl::event::Event;
 use crate::ctl::job::deadline::{last_start, words};
 use crate::ctl::job::targets::{TargetRecord, each, find, own_tasks, shown};
 use crate::ctl::owner::SYSTEM;
-use crate::ctl::run::end::stop;
+use crate::ctl::run::gang::stop;
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Run, intersection, put_in};
 use crate::ctl::tx::Tx;

@@ -9,7 +9,7 @@ use crate::ctl::job::targets::{
     TargetRecord, each, few_are_split, find, is_one_task, own_tasks, shown, split,
 };
 use crate::ctl::job::{dependency, limits};
-use crate::ctl::run::end::stop;
+use crate::ctl::run::gang::stop;
 use crate::ctl::state::{EntryId, Job, OpenDependency, intersection};
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;

@@ -9,7 +9,7 @@ use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
 use crate::ctl::node::inventory::take_inventory;
 use crate::ctl::owner::SYSTEM;
-use crate::ctl::run::end::stop;
+use crate::ctl::run::gang::stop;
 use crate::ctl::run::report::take;
 use crate::ctl::state::{AdoptionWindow, State};
 use crate::ctl::tx::{Tx, operator_only};

@@ -2,7 +2,7 @@
 
 use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
-use crate::ctl::run::end::advance;
+use crate::ctl::run::gang::advance;
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Node, State};
 use crate::ctl::tx::{Tx, operator_only};

@@ -5,7 +5,7 @@
 
 use crate::ctl::event::Event;
 use crate::ctl::reservation::window::{covers, runs_into};
-use crate::ctl::run::end::advance;
+use crate::ctl::run::gang::advance;
 use crate::ctl::run::stop_order::{checkpoint_of, order};
 use crate::ctl::state::{Run, State};
 use crate::ctl::tx::Tx;

@@ -4,7 +4,7 @@ use crate::ctl::command::NodeReport;
 use crate::ctl::event::Event;
 use crate::ctl::node::inventory::take_inventory;
 use crate::ctl::owner::SYSTEM;
-use crate::ctl::run::end::stop;
+use crate::ctl::run::gang::stop;
 use crate::ctl::run::report::{take, take_mark};
 use crate::ctl::state::Member;
 use crate::ctl::tx::Tx;

@@ -6,7 +6,7 @@
 
 use crate::ctl::event::Event;
 use crate::ctl::owner::IDLE_POLICY;
-use crate::ctl::run::end::advance;
+use crate::ctl::run::gang::advance;
 use crate::ctl::run::idle_policy::{MIN_SPELL_SECS, is_watched, policy_of, warning, words};
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{IdleWarning, Run, Stop};

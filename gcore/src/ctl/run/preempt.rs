@@ -9,7 +9,7 @@ use crate::ctl::job::dependency::readiness;
 use crate::ctl::job::pending_reason;
 use crate::ctl::node::registration::nodes_return;
 use crate::ctl::run::class::{classify, is_outside_quota};
-use crate::ctl::run::end::advance;
+use crate::ctl::run::gang::advance;
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Member, Run, State, Stop, Suspension};
 use crate::ctl::tx::Tx;

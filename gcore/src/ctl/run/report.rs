@@ -1,7 +1,7 @@
 //! Reports of runs: phases and checkpoint marks. A phase never goes back.
 
 use crate::ctl::event::Event;
-use crate::ctl::run::end::{advance, advance_after};
+use crate::ctl::run::gang::{advance, advance_after};
 use crate::ctl::tx::Tx;
 use gmodel::checkpoint::{CheckpointMark, MAX_NOTE_BYTES};
 use gmodel::run::RunPhase;
