@@ -4,6 +4,7 @@
 //! own uses its parent's, as far as that is not promised to other children. Never starts or ends anything.
 
 use crate::account_tree::{AccountTree, ROOT};
+use crate::budget::BudgetUse;
 use crate::limits::{ALL, GpuTypes, Holding};
 use gmodel::policy::{Account, BudgetKind, GpuAmounts};
 use gmodel::{Policy, RunClass, Timestamp};
@@ -34,40 +35,6 @@ struct Level {
     /// All types together, as said or added up.
     sum: u64,
     budgets: Vec<BudgetUse>,
-}
-
-/// A guaranteed budget in its present period. Thousandths of a GPU times milliseconds.
-#[derive(Clone, Debug)]
-pub struct BudgetUse {
-    /// Of which type, or [`ALL`].
-    pub gpu_type: usize,
-    pub most: u128,
-    /// Charged so far, and used so far by what runs.
-    pub used: u128,
-    /// What runs may still use by their limits.
-    pub promised: u128,
-    /// All that the guaranteed runs which began in the period may use in it.
-    began: u128,
-    pub start: Timestamp,
-    pub end: Timestamp,
-    /// Of a cap: what runs may use of the periods that follow.
-    later: Vec<LaterPeriod>,
-}
-
-/// A period that is to come.
-#[derive(Clone, Debug)]
-struct LaterPeriod {
-    start: Timestamp,
-    end: Timestamp,
-    promised: u128,
-}
-
-/// What a job would use beyond what is left of a period.
-pub struct BudgetExcess {
-    /// The period's begin, where it is to come.
-    pub from: Option<Timestamp>,
-    pub promised: u128,
-    pub ahead: u128,
 }
 
 #[derive(Clone, Debug)]
@@ -505,103 +472,6 @@ impl Level {
             ALL => Some(self.sum),
             other => self.own.get(other).copied().flatten(),
         }
-    }
-}
-
-impl BudgetUse {
-    pub fn new(gpu_type: usize, most: u128, used: u128, start: Timestamp, end: Timestamp) -> Self {
-        Self {
-            gpu_type,
-            most,
-            used,
-            promised: 0,
-            began: 0,
-            start,
-            end,
-            later: Vec::new(),
-        }
-    }
-
-    /// With the periods that follow, by their ends.
-    pub fn followed_by(self, ends: &[Timestamp]) -> Self {
-        let starts = std::iter::once(&self.end).chain(ends);
-        let later = starts
-            .zip(ends)
-            .map(|(&start, &end)| LaterPeriod {
-                start,
-                end,
-                promised: 0,
-            })
-            .collect();
-        Self { later, ..self }
-    }
-
-    /// Counts what a run may still use, or takes it off.
-    pub fn count(&mut self, held: &Holding, now: Timestamp, add: bool) {
-        let change = |promised: &mut u128, ahead: u128| {
-            *promised = if add {
-                *promised + ahead
-            } else {
-                *promised - ahead
-            }
-        };
-        let ahead = self.ahead(held, now);
-        change(&mut self.promised, ahead);
-        let milli = u128::from(self.of(held));
-        for period in self
-            .later
-            .iter_mut()
-            .take_while(|period| held.until.is_none_or(|until| period.start < until))
-        {
-            change(
-                &mut period.promised,
-                milli * u128::from(held.millis_within(period.start, period.end)),
-            );
-        }
-    }
-
-    /// The first period of which a job that starts now would use more than is left.
-    pub fn beyond(&self, held: &Holding, now: Timestamp) -> Option<BudgetExcess> {
-        let milli = u128::from(self.of(held));
-        let ahead = self.ahead(held, now);
-        if ahead > 0 && self.used + self.promised + ahead > self.most {
-            return Some(BudgetExcess {
-                from: None,
-                promised: self.promised,
-                ahead,
-            });
-        }
-        let reached = self
-            .later
-            .iter()
-            .filter(|period| milli > 0 && held.until.is_none_or(|until| period.start < until));
-        let mut over = reached.map(|period| BudgetExcess {
-            from: Some(period.start),
-            promised: period.promised,
-            ahead: milli * u128::from(held.millis_within(period.start, period.end)),
-        });
-        over.find(|period| period.promised + period.ahead > self.most)
-    }
-
-    /// The same before any run was counted.
-    pub fn without_promises(&self) -> Self {
-        Self {
-            promised: 0,
-            began: 0,
-            ..self.clone()
-        }
-    }
-    fn of(&self, held: &Holding) -> u64 {
-        held.of(self.gpu_type)
-    }
-    /// What a run may still use in the period.
-    pub fn ahead(&self, held: &Holding, now: Timestamp) -> u128 {
-        u128::from(self.of(held)) * u128::from(held.millis_within(now, self.end))
-    }
-    /// All that a run may use in the period.
-    fn whole(&self, held: &Holding) -> u128 {
-        u128::from(self.of(held))
-            * u128::from(held.millis_within(held.since.max(self.start), self.end))
     }
 }
 

@@ -15,11 +15,12 @@ use gmodel::policy::{Budget, BudgetKind, Limits, Period};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use gpolicy::account_tree::AccountTree;
+use gpolicy::budget::BudgetUse;
 use gpolicy::limits::{
     ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds,
 };
 use gpolicy::names::Names;
-use gpolicy::quota::{BudgetUse, Guarantees, StandingRun};
+use gpolicy::quota::{Guarantees, StandingRun};
 use gpolicy::usage::UsageBook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
