@@ -151,7 +151,7 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             });
         let _ = writeln!(
             text,
-            "  starts by {}{place}, if nobody more urgent comes",
+            "  starts by {}{place}, unless a more urgent job comes",
             times.print(start.0)
         );
     }

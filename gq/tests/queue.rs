@@ -252,7 +252,7 @@ fn why_says_what_stands_against_the_start() {
           Resources: needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00; until 2026-11-20T15:00:00 at the latest
           AssocGrpGRES: account vision holds 30 of its 32 GPUs
           12 jobs of its partition are ahead
-          starts by 2026-11-20T15:00:00 on node07, if nobody more urgent comes
+          starts by 2026-11-20T15:00:00 on node07, unless a more urgent job comes
           nine times in ten between 2026-11-20T12:00:00 and 2026-11-20T14:30:00
           311 of 342 intervals for starts in partition main were right (90.9%; 90% is meant); half are narrower than 14 min
           it would start at once with --gpus h100:7

@@ -307,7 +307,7 @@ impl Hardware {
             |test: fn(&NodeShape) -> bool| nodes.iter().filter(|node| test(&node.shape)).count();
         let note = |what: &str, count: usize| {
             (count > 0).then(|| {
-                format!("{count} nodes without {what} in the file: it stands in nobody's way there")
+                format!("{count} nodes without {what} in the file: it limits no job there")
             })
         };
         let notes = [

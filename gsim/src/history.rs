@@ -408,7 +408,7 @@ impl HistoryTrace {
             .collect();
         if self.put_off > 0 {
             notes.push(format!(
-                "{} jobs that were held or waited for others wait for nobody here",
+                "{} jobs that were held or had a dependency start without it here",
                 self.put_off
             ));
         }

@@ -32,8 +32,8 @@ pub const NAMED: [(&str, &str); 6] = [
         "default",
         "multifactor order, backfill with a reservation for the head of each partition, nodes packed",
     ),
-    ("fifo", "submission order, nobody passes, best fit"),
-    ("sjf", "shortest job first, nobody passes, best fit"),
+    ("fifo", "submission order, no passing, best fit"),
+    ("sjf", "shortest job first, no passing, best fit"),
     (
         "easy",
         "submission order, backfill with a reservation for the head (Lifka 1995), best fit",

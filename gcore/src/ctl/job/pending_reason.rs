@@ -39,7 +39,7 @@ pub(crate) fn enter(tx: &mut Tx, plan: PlanReasons) {
             new.nomination = None;
             new.reason = Reason::new(
                 ReasonCode::Resources,
-                "nobody gives way to it before all nodes have reported to the new controller",
+                "no run is preempted for it before all nodes have re-registered with the new controller",
             );
         }
     }

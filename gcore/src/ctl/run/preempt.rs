@@ -241,7 +241,7 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
             && stop.why == StopCause::Preempted
             && (stop.for_job.is_none() || stop.mode.is_none())
         {
-            found.push(format!("run {} is preempted for nobody", run.id));
+            found.push(format!("run {} is preempted for no job", run.id));
         }
         let Some(job) = state
             .jobs
