@@ -103,36 +103,15 @@ pub(crate) fn print<R>(
     rows: &[R],
     args: TableArgs,
 ) -> io::Result<()> {
-    if !args.no_header {
-        let titles = columns.iter().map(|(column, spec)| {
-            (
-                column.title.to_owned(),
-                Spec {
-                    cut_mark: "",
-                    ..spec.clone()
-                },
-            )
-        });
-        writeln!(out, "{}", line(titles, args))?;
-        if !args.parsable && !args.parsable2 {
-            let rules: String = columns
-                .iter()
-                .map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or_default())))
-                .collect();
-            writeln!(out, "{rules}")?;
-        }
-    }
+    let titles = columns
+        .iter()
+        .map(|(column, spec)| (column.title.to_owned(), spec.clone()));
+    print_header(out, titles.collect(), args)?;
     for row in rows {
-        writeln!(
-            out,
-            "{}",
-            line(
-                columns
-                    .iter()
-                    .map(|(column, spec)| ((column.text)(row), spec.clone())),
-                args
-            )
-        )?;
+        let cells = columns
+            .iter()
+            .map(|(column, spec)| ((column.text)(row), spec.clone()));
+        writeln!(out, "{}", line(cells, args))?;
     }
     Ok(())
 }
@@ -147,41 +126,43 @@ pub(crate) fn print_texts(
     rows: &[Vec<String>],
     args: TableArgs,
 ) -> io::Result<()> {
-    let spec = |width: &usize, cut_mark| Spec {
+    let spec = |width: &usize| Spec {
         width: Some(*width),
         right: true,
-        cut_mark,
+        cut_mark: "+",
     };
-    if !args.no_header {
-        writeln!(
-            out,
-            "{}",
-            line(
-                titles
-                    .iter()
-                    .map(|(title, width)| (title.clone(), spec(width, ""))),
-                args
-            )
-        )?;
-        if !args.parsable && !args.parsable2 {
-            let rules: String = titles
-                .iter()
-                .map(|(_, width)| format!("{} ", "-".repeat(*width)))
-                .collect();
-            writeln!(out, "{rules}")?;
-        }
-    }
+    let header = titles
+        .iter()
+        .map(|(title, width)| (title.clone(), spec(width)));
+    print_header(out, header.collect(), args)?;
     for row in rows {
-        writeln!(
-            out,
-            "{}",
-            line(
-                row.iter()
-                    .zip(titles)
-                    .map(|(text, (_, width))| (text.clone(), spec(width, "+"))),
-                args
-            )
-        )?;
+        let cells = row
+            .iter()
+            .zip(titles)
+            .map(|(text, (_, width))| (text.clone(), spec(width)));
+        writeln!(out, "{}", line(cells, args))?;
+    }
+    Ok(())
+}
+
+/// Titles are cut without a mark.
+fn print_header(
+    out: &mut impl Write,
+    mut titles: Vec<(String, Spec)>,
+    args: TableArgs,
+) -> io::Result<()> {
+    if args.no_header {
+        return Ok(());
+    }
+    for (_, spec) in &mut titles {
+        spec.cut_mark = "";
+    }
+    writeln!(out, "{}", line(titles.iter().cloned(), args))?;
+    if !args.parsable && !args.parsable2 {
+        let rules = titles
+            .iter()
+            .map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or_default())));
+        writeln!(out, "{}", rules.collect::<String>())?;
     }
     Ok(())
 }

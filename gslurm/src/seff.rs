@@ -71,77 +71,83 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
 }
 
 fn text(run: &RunRow, cluster: &str, group: &str) -> String {
-    let mut text = String::new();
-    let mut line = |key: &str, value: String| {
-        let _ = writeln!(text, "{key}: {}", printable(&value)); // to a String: cannot fail
-    };
-    // Of a signal seff knows nothing: its code is 0.
-    let (state, exit) = (run.state.long(), run.exit_code.code);
-    let under_way = matches!(run.state, JobState::Pending | JobState::Running);
-    line("Job ID", run.id.to_string());
-    if run.array_id.is_some() {
-        line("Array Job ID", run.shown_id.clone());
-    }
-    line("Cluster", cluster.to_owned());
-    line("User/Group", format!("{}/{group}", run.user));
-    line(
-        "State",
-        if under_way {
-            state.to_owned()
-        } else {
-            format!("{state} (exit code {exit})")
-        },
-    );
-    let (cpus, nodes) = (run.cpus.max(1), run.nodes.max(1));
-    if cpus == 1 {
-        line("Cores", cpus.to_string());
-    } else {
-        line("Nodes", nodes.to_string());
-        line("Cores per node", (cpus / nodes).to_string());
-    }
+    let mut sheet = Sheet::default();
+    sheet.identity(run, cluster, group);
     if run.state == JobState::Pending {
-        text.push_str("Efficiency not available for jobs in the PENDING state.\n");
-        return text;
+        sheet
+            .0
+            .push_str("Efficiency not available for jobs in the PENDING state.\n");
+        return sheet.0;
     }
-    let elapsed = run.elapsed_secs.max(0).cast_unsigned();
-    let (used, walltime) = (
-        run.cpu_time_secs.max(0.0).round(),
-        elapsed * u64::from(cpus),
-    );
-    line("CPU Utilized", seff_time(used as u64));
-    line(
-        "CPU Efficiency",
-        format!(
-            "{:.2}% of {} core-walltime",
-            percent(used, walltime as f64),
-            seff_time(walltime)
-        ),
-    );
-    line("Job Wall-clock time", seff_time(elapsed));
-    let (peak, held) = (run.peak_memory_bytes, run.mem_bytes);
-    line("Memory Utilized", seff_size(peak));
-    let per_node = seff_size(held / u64::from(nodes));
-    line(
-        "Memory Efficiency",
-        format!(
-            "{:.2}% of {} ({per_node}/node)",
-            percent(peak as f64, held as f64),
-            seff_size(held)
-        ),
-    );
-    if let Some(used) = &run.gpu_use {
-        line(
-            "GPU Efficiency",
-            used.busy_percent.map_or("unknown".to_owned(), |busy| {
-                format!("{busy:.2}% of {} GPUs", run.gpu_count)
-            }),
-        );
-        gpu_lines(used, &mut line);
-    }
+    sheet.efficiency(run);
     if run.state == JobState::Running {
-        text.push_str("WARNING: Efficiency statistics can only be obtained after the job has ended: a node reports what was used at the end.\n");
+        sheet.0.push_str("WARNING: Efficiency statistics can only be obtained after the job has ended: a node reports what was used at the end.\n");
     }
-    text
+    sheet.0
+}
+
+/// The lines printed of one job.
+#[derive(Default)]
+struct Sheet(String);
+
+impl Sheet {
+    fn line(&mut self, key: &str, value: impl AsRef<str>) {
+        let _ = writeln!(self.0, "{key}: {}", printable(value.as_ref())); // to a String: cannot fail
+    }
+
+    fn identity(&mut self, run: &RunRow, cluster: &str, group: &str) {
+        self.line("Job ID", run.id.to_string());
+        if run.array_id.is_some() {
+            self.line("Array Job ID", &run.shown_id);
+        }
+        self.line("Cluster", cluster);
+        self.line("User/Group", format!("{}/{group}", run.user));
+        let state = run.state.long();
+        if matches!(run.state, JobState::Pending | JobState::Running) {
+            self.line("State", state);
+        } else {
+            // Of a signal seff knows nothing: its code is 0.
+            let exit = run.exit_code.code;
+            self.line("State", format!("{state} (exit code {exit})"));
+        }
+        let (cpus, nodes) = (run.cpus.max(1), run.nodes.max(1));
+        if cpus == 1 {
+            self.line("Cores", cpus.to_string());
+        } else {
+            self.line("Nodes", nodes.to_string());
+            self.line("Cores per node", (cpus / nodes).to_string());
+        }
+    }
+
+    fn efficiency(&mut self, run: &RunRow) {
+        let elapsed = run.elapsed_secs.max(0).cast_unsigned();
+        let used = run.cpu_time_secs.max(0.0).round();
+        let walltime = elapsed * u64::from(run.cpus.max(1));
+        self.line("CPU Utilized", sacct_time(used as u64));
+        let share = percent(used, walltime as f64);
+        let walltime = sacct_time(walltime);
+        self.line(
+            "CPU Efficiency",
+            format!("{share:.2}% of {walltime} core-walltime"),
+        );
+        self.line("Job Wall-clock time", sacct_time(elapsed));
+        let (peak, held) = (run.peak_memory_bytes, run.mem_bytes);
+        self.line("Memory Utilized", seff_size(peak));
+        let share = percent(peak as f64, held as f64);
+        let per_node = seff_size(held / u64::from(run.nodes.max(1)));
+        let held = seff_size(held);
+        self.line(
+            "Memory Efficiency",
+            format!("{share:.2}% of {held} ({per_node}/node)"),
+        );
+        if let Some(used) = &run.gpu_use {
+            let busy = used.busy_percent.map_or("unknown".to_owned(), |busy| {
+                format!("{busy:.2}% of {} GPUs", run.gpu_count)
+            });
+            self.line("GPU Efficiency", busy);
+            gpu_lines(used, &mut |key, value| self.line(key, value));
+        }
+    }
 }
 
 fn percent(part: f64, whole: f64) -> f64 {
@@ -150,11 +156,6 @@ fn percent(part: f64, whole: f64) -> f64 {
     } else {
         0.0
     }
-}
-
-/// `1-02:03:04`, `00:00:05`.
-fn seff_time(secs: u64) -> String {
-    sacct_time(secs)
 }
 
 /// `1.50 GB`, of binary units; nothing is `0.00 MB`, and what is less than a kilobyte is one.

@@ -90,15 +90,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
                 json: args.json,
             },
         ),
-        "hold" => on_jobs(JobAct::Hold {
+        word @ ("hold" | "uhold") => on_jobs(JobAct::Hold {
             jobs: jobs()?,
             reason: String::new(),
-            for_owner: false,
-        }),
-        "uhold" => on_jobs(JobAct::Hold {
-            jobs: jobs()?,
-            reason: String::new(),
-            for_owner: true,
+            for_owner: word == "uhold",
         }),
         "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
         "requeue" => on_jobs(JobAct::Requeue {
@@ -118,20 +113,25 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         }
         "create" => reservation(&mut client, rest, true),
         "delete" => delete(&mut client, rest),
-        "reboot" | "cancel_reboot" | "power" => Err(Failure::usage(
-            "machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs",
-        )),
-        "top" => Err(Failure::usage(
-            "top is not offered here. An operator moves a job with gadm job update JOB Priority=NUMBER, its owner lets others go first with Nice=NUMBER",
-        )),
-        other => Err(Failure::usage(
-            match NOT_DONE.iter().find(|(known, _)| *known == other) {
-                Some((_, advice)) => format!("{command} is not done here: {advice}"),
-                None => format!(
-                    "{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"
-                ),
-            },
-        )),
+        _ => Err(Failure::usage(advice_instead(command))),
+    }
+}
+
+/// What to do instead of a command that is not offered.
+fn advice_instead(command: &str) -> String {
+    match command.to_ascii_lowercase().as_str() {
+        "reboot" | "cancel_reboot" | "power" => {
+            "machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs".to_owned()
+        }
+        "top" => {
+            "top is not offered here. An operator moves a job with gadm job update JOB Priority=NUMBER, its owner lets others go first with Nice=NUMBER".to_owned()
+        }
+        other => match NOT_DONE.iter().find(|(known, _)| *known == other) {
+            Some((_, advice)) => format!("{command} is not done here: {advice}"),
+            None => format!(
+                "{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"
+            ),
+        },
     }
 }
 
@@ -276,56 +276,82 @@ struct ShowForm {
     json: bool,
 }
 
-fn show(
-    client: &mut Client,
-    words: &[String],
-    ShowForm {
-        oneliner,
-        details,
-        json,
-    }: ShowForm,
-) -> Outcome {
-    let (entity, names) = words.split_first().ok_or_else(|| {
-        Failure::usage("show what? job, node, partition, hostnames, hostlist, config")
-    })?;
-    // `show job=17`, as some write it.
-    let (entity, value) = entity
-        .split_once('=')
-        .map_or((entity.as_str(), None), |(entity, value)| {
-            (entity, Some(value.to_owned()))
-        });
-    let names: Vec<String> = value.into_iter().chain(names.iter().cloned()).collect();
-    let lower = entity.to_ascii_lowercase();
-    let lower = match lower.as_str() {
-        key if is_job_key(key) => "jobs".to_owned(),
-        _ => lower.replace("licence", "license"),
-    };
-    let found = SHOWN
-        .iter()
-        .find(|known| **known == lower)
-        .or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
-    let jobs = || {
-        names
+/// What `show` was asked for.
+struct ShowRequest<'w> {
+    entity: &'w str,
+    /// The entry of [`SHOWN`] that it names.
+    found: Option<&'static str>,
+    names: Vec<String>,
+}
+
+impl<'w> ShowRequest<'w> {
+    fn of(words: &'w [String]) -> Result<Self, Failure> {
+        let (entity, names) = words.split_first().ok_or_else(|| {
+            Failure::usage("show what? job, node, partition, hostnames, hostlist, config")
+        })?;
+        // `show job=17`, as some write it.
+        let (entity, value) = entity
+            .split_once('=')
+            .map_or((entity.as_str(), None), |(entity, value)| {
+                (entity, Some(value.to_owned()))
+            });
+        let lower = match entity.to_ascii_lowercase() {
+            key if is_job_key(&key) => "jobs".to_owned(),
+            key => key.replace("licence", "license"),
+        };
+        let found = SHOWN
             .iter()
-            .flat_map(|names| between_commas(names))
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    match found.copied() {
-        Some("jobs") if json => return record::print_jobs_json(client, &jobs()),
-        _ if json => {
+            .find(|known| **known == lower)
+            .or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
+        Ok(Self {
+            entity,
+            found: found.copied(),
+            names: value.into_iter().chain(names.iter().cloned()).collect(),
+        })
+    }
+
+    fn jobs(&self) -> Vec<String> {
+        let names = self.names.iter().flat_map(|names| between_commas(names));
+        names.map(str::to_owned).collect()
+    }
+
+    fn refusal(&self) -> Failure {
+        let entity = self.entity;
+        let lower = entity.to_ascii_lowercase();
+        Failure::usage(
+            match NOT_SHOWN
+                .iter()
+                .find(|(known, _)| known.starts_with(&lower))
+            {
+                Some((_, advice)) => format!("{entity:?} is not shown here: {advice}"),
+                None => format!(
+                    "show {entity:?} is not known here. Known are {}",
+                    SHOWN.join(", ")
+                ),
+            },
+        )
+    }
+}
+
+fn show(client: &mut Client, words: &[String], form: ShowForm) -> Outcome {
+    let request = ShowRequest::of(words)?;
+    let names = &request.names;
+    match request.found {
+        Some("jobs") if form.json => return record::print_jobs_json(client, &request.jobs()),
+        _ if form.json => {
             return Err(Failure::usage(format_args!(
-                "--json is of jobs here, and {entity} is none: gnodes --json, gnodes -p --json"
+                "--json is of jobs here, and {} is none: gnodes --json, gnodes -p --json",
+                request.entity
             )));
         }
         _ => {}
     }
-    let records = match found.copied() {
-        Some("jobs") => record::jobs(client, &jobs(), details)?,
-        Some("nodes") => record::nodes(client, &names)?,
-        Some("partitions") => record::partitions(client, &split(&names))?,
-        Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),
-        Some("hostlist") => return gq::nodes::main(as_gnodes("--hostlist", &names)),
+    let records = match request.found {
+        Some("jobs") => record::jobs(client, &request.jobs(), form.details)?,
+        Some("nodes") => record::nodes(client, names)?,
+        Some("partitions") => record::partitions(client, &split(names))?,
+        Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", names)),
+        Some("hostlist") => return gq::nodes::main(as_gnodes("--hostlist", names)),
         Some("hostlistsorted") => {
             let mut names =
                 hostlist::expand(&names.join(","), hostlist::MAX_HOSTS).map_err(Failure::new)?;
@@ -334,44 +360,25 @@ fn show(
             return Ok(0);
         }
         Some("config") => return config(client),
-        Some("reservations") => record::reservations(client, &split(&names))?,
-        Some("licenses") => record::licences(client, &split(&names))?,
+        Some("reservations") => record::reservations(client, &split(names))?,
+        Some("licenses") => record::licences(client, &split(names))?,
         Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
-        _ => {
-            return Err(Failure::usage(
-                match NOT_SHOWN
-                    .iter()
-                    .find(|(known, _)| known.starts_with(&lower))
-                {
-                    Some((_, advice)) => format!("{entity:?} is not shown here: {advice}"),
-                    None => format!(
-                        "show {entity:?} is not known here. Known are {}",
-                        SHOWN.join(", ")
-                    ),
-                },
-            ));
-        }
+        _ => return Err(request.refusal()),
     };
     let mut out = stdout()?;
-    match found {
-        Some(&what @ ("jobs" | "reservations" | "licenses")) if records.is_empty() => {
+    match request.found {
+        Some(what @ ("jobs" | "reservations" | "licenses")) if records.is_empty() => {
             writeln!(out, "No {what} in the system")?
         }
         _ => {}
     }
     for record in &records {
-        match oneliner {
-            true => writeln!(
-                out,
-                "{}",
-                record
-                    .split('\n')
-                    .map(str::trim)
-                    .filter(|line| !line.is_empty())
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            )?,
-            false => out.write_all(record.as_bytes())?,
+        if form.oneliner {
+            let fields = record.split('\n').map(str::trim);
+            let fields: Vec<&str> = fields.filter(|field| !field.is_empty()).collect();
+            writeln!(out, "{}", fields.join(" "))?;
+        } else {
+            out.write_all(record.as_bytes())?;
         }
     }
     out.flush()?;
@@ -476,16 +483,18 @@ fn value_of<'w>(word: &'w str, wanted: &[&str]) -> Option<&'w str> {
         .then_some(value)
 }
 
+/// The value of the first word with one of these keys.
+fn first_value<'w>(words: &'w [String], keys: &[&str]) -> Option<&'w str> {
+    words.iter().find_map(|word| value_of(word, keys))
+}
+
 /// scontrol's names of a reservation's name.
 const RESERVATION: [&str; 2] = ["reservationname", "reservation"];
 
 /// `create reservation ReservationName=course Users=ada ...`, `update ReservationName=course Duration=60`: the words are those
 /// of `gadm reservation`.
 fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
-    let named = words
-        .iter()
-        .find_map(|word| value_of(word, &RESERVATION))
-        .map(str::to_owned);
+    let named = first_value(words, &RESERVATION).map(str::to_owned);
     let is_one = |word: &String| {
         RESERVATION
             .iter()
@@ -527,12 +536,7 @@ fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
 
 /// The name from which a reservation without one is named: its first account, else its first user.
 fn whom(words: &[String]) -> &str {
-    let first = |keys: [&str; 2]| {
-        words
-            .iter()
-            .find_map(|word| value_of(word, &keys))
-            .and_then(|names| names.split(',').next())
-    };
+    let first = |keys: [&str; 2]| first_value(words, &keys)?.split(',').next();
     let name = first(["accounts", "account"])
         .or_else(|| first(["users", "user"]))
         .unwrap_or_default();
@@ -567,94 +571,82 @@ fn delete(client: &mut Client, words: &[String]) -> Outcome {
 /// Jobs as `gadm job update` has them, nodes by their state, reservations.
 fn update(client: &mut Client, words: &[String]) -> Outcome {
     // Without a job it is the reservation itself that changes.
-    if words
-        .iter()
-        .any(|word| value_of(word, &RESERVATION).is_some())
+    if first_value(words, &RESERVATION).is_some()
         && jobs_first(words)
             .iter()
             .all(|word| word.contains('=') || word.eq_ignore_ascii_case("skip"))
     {
         return reservation(client, words, false);
     }
-    let value = |wanted: &str| {
-        words
-            .iter()
-            .filter_map(|word| word.split_once('='))
-            .find(|(key, _)| key.eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value)
+    match first_value(words, &["nodename"]).or_else(|| first_value(words, &["node"])) {
+        Some(nodes) => update_nodes(client, nodes, words),
+        None => update_jobs(client, words),
+    }
+}
+
+fn update_jobs(client: &mut Client, words: &[String]) -> Outcome {
+    let mut changed = jobs_first(words);
+    if changed.iter().all(|word| word.contains('=')) {
+        // Without a job its name chooses, where it is not all that is said.
+        let Some(name) = first_value(words, &["jobname"]).filter(|_| changed.len() > 1) else {
+            return Err(Failure::usage(
+                match first_value(words, &["partitionname", "partition"]) {
+                    Some(_) => {
+                        "partitions are files here (partitions.d); gadm reload puts a change in force"
+                    }
+                    None => {
+                        "update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'"
+                    }
+                },
+            ));
+        };
+        changed.retain(|word| value_of(word, &["jobname"]).is_none());
+        changed.splice(..0, of_name(client, name)?);
+    }
+    let act = JobAct::Update {
+        words: changed,
+        time: None,
     };
-    let Some(nodes) = value("nodename").or(value("node")) else {
-        let words = jobs_first(words);
-        if words.iter().all(|word| word.contains('=')) {
-            // Without a job its name chooses, where it is not all that is said.
-            if let Some(name) = value("jobname").filter(|_| words.len() > 1) {
-                let jobs = of_name(client, name)?;
-                let changes = words
-                    .into_iter()
-                    .filter(|word| value_of(word, &["jobname"]).is_none());
-                return job::run(
-                    client,
-                    JobAct::Update {
-                        words: jobs.into_iter().chain(changes).collect(),
-                        time: None,
-                    },
-                );
-            }
-            return Err(match value("partitionname").or(value("partition")) {
-                Some(_) => Failure::usage(
-                    "partitions are files here (partitions.d); gadm reload puts a change in force",
-                ),
-                None => Failure::usage(
-                    "update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'",
-                ),
-            });
-        }
-        return job::run(client, JobAct::Update { words, time: None });
-    };
-    let (names, reason) = (
-        node::NodeNames::of(vec![nodes.to_owned()]),
-        value("reason").unwrap_or_default().to_owned(),
-    );
-    let others = words
+    job::run(client, act)
+}
+
+fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
+    let nodes = node::NodeNames::of(vec![nodes.to_owned()]);
+    let value = |key: &str| first_value(words, &[key]).unwrap_or_default();
+    let reason = value("reason").to_owned();
+    let mut keys = words
         .iter()
-        .filter_map(|word| Some(word.split_once('=')?.0))
-        .find(|key| {
-            !["nodename", "node", "state", "reason"].contains(&key.to_ascii_lowercase().as_str())
-        });
-    if let Some(other) = others {
+        .filter_map(|word| Some(word.split_once('=')?.0));
+    let known = ["nodename", "node", "state", "reason"];
+    if let Some(other) = keys.find(|key| !known.contains(&key.to_ascii_lowercase().as_str())) {
         return Err(Failure::usage(format_args!(
             "{other}= of a node cannot be changed: a node says itself what it has"
         )));
     }
-    match value("state")
-        .unwrap_or_default()
-        .to_ascii_uppercase()
-        .as_str()
-    {
-        "DRAIN" | "DOWN" if reason.trim().is_empty() => Err(Failure::usage(
-            "a reason is needed, and users see it: Reason='fan broken'",
-        )),
-        "DRAIN" => node::run(
-            client,
-            NodeAct::Drain {
-                nodes: names,
-                reason,
-                deadline: None,
-            },
-        ),
-        "RESUME" | "UNDRAIN" | "IDLE" => node::run(client, NodeAct::Resume { nodes: names }),
-        "DOWN" => node::run(
-            client,
-            NodeAct::Down {
-                nodes: names,
-                reason,
-                fenced: false,
-            },
-        ),
-        state => Err(Failure::usage(format_args!(
-            "State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"
-        ))),
-    }
+    let act = match value("state").to_ascii_uppercase().as_str() {
+        "DRAIN" | "DOWN" if reason.trim().is_empty() => {
+            return Err(Failure::usage(
+                "a reason is needed, and users see it: Reason='fan broken'",
+            ));
+        }
+        "DRAIN" => NodeAct::Drain {
+            nodes,
+            reason,
+            deadline: None,
+        },
+        "RESUME" | "UNDRAIN" | "IDLE" => NodeAct::Resume { nodes },
+        "DOWN" => NodeAct::Down {
+            nodes,
+            reason,
+            fenced: false,
+        },
+        state => {
+            return Err(Failure::usage(format_args!(
+                "State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"
+            )));
+        }
+    };
+    node::run(client, act)
 }
 
 /// The caller's jobs of a name that are not over, as scontrol takes them.

@@ -85,6 +85,65 @@ impl SizesRequest {
             counts,
         })
     }
+
+    fn print_header(
+        &self,
+        out: &mut impl Write,
+        unit: TimeUnit,
+        named: Option<Tres>,
+    ) -> std::io::Result<()> {
+        let (span, secs) = (self.span, self.span.secs());
+        writeln!(out, "{RULE}\nJob Sizes {span} ({secs} secs)")?;
+        if let Some(tres) = named {
+            writeln!(out, "TRES type is {}", tres.name())?;
+        }
+        let reported = if self.counts {
+            "Units are in number of jobs ran".to_owned()
+        } else {
+            format!("Time reported in {}", unit.name)
+        };
+        writeln!(out, "{reported}\n{RULE}")
+    }
+
+    /// A line for each account: what its jobs of each size used, and its share of the whole.
+    fn rows(
+        &self,
+        cluster: &str,
+        accounts: &BTreeMap<&str, Vec<&SizeUsage>>,
+        sizes: &[SizeRange],
+        unit: TimeUnit,
+    ) -> Vec<Vec<String>> {
+        let amount = |one: &SizeUsage| match self.counts {
+            true => one.jobs as f64,
+            false => one.hours * unit.per_hour,
+        };
+        let sum = |of: &[&SizeUsage], sizes: Option<&SizeRange>| {
+            let of = of
+                .iter()
+                .filter(|one| sizes.is_none_or(|sizes| sizes.holds(one.size)));
+            of.fold(0.0, |sum, one| sum + amount(one))
+        };
+        let whole = accounts
+            .values()
+            .fold(0.0, |whole, of| whole + sum(of, None));
+        let row = |(account, of): (&&str, &Vec<&SizeUsage>)| {
+            let percent = if whole > 0.0 {
+                sum(of, None) / whole * 100.0
+            } else {
+                0.0
+            };
+            [cluster.to_owned(), (*account).to_owned()]
+                .into_iter()
+                .chain(
+                    sizes
+                        .iter()
+                        .map(|sizes| format!("{:.0}", sum(of, Some(sizes)))),
+                )
+                .chain([format!("{percent:.2}%")])
+                .collect()
+        };
+        accounts.iter().map(row).collect()
+    }
 }
 
 /// `50,250`: where groups begin; `individual`: none.
@@ -116,6 +175,10 @@ struct SizeRange {
 }
 
 impl SizeRange {
+    fn holds(self, size: f64) -> bool {
+        size >= self.least && self.below.is_none_or(|below| size < below)
+    }
+
     fn title(self, counted: &str) -> String {
         let least = self.least;
         match self.below {
@@ -153,7 +216,6 @@ pub(crate) fn print(
     used.retain(|one| among(&asked.users, &one.user) && among(&asked.partitions, &one.partition));
     let known = source.accounts()?;
     let sizes = groups_of(asked, &used);
-    let accounts = by_account(asked, &used, &known);
     let counted = match (*is_named, tres) {
         (true, Tres::Gpu) => "TRES",
         _ => "CPUs",
@@ -163,57 +225,15 @@ pub(crate) fn print(
         .chain(sizes.iter().map(|sizes| (sizes.title(counted), 13)))
         .chain([("% of cluster".to_owned(), 12)])
         .collect();
-    let amount = |one: &SizeUsage| {
-        if asked.counts {
-            one.jobs as f64
-        } else {
-            one.hours * unit.per_hour
-        }
-    };
-    let sum = |of: &[&SizeUsage]| of.iter().fold(0.0, |sum, one| sum + amount(one));
-    let whole = accounts.values().fold(0.0, |whole, of| whole + sum(of));
-    let rows: Vec<Vec<String>> = accounts
-        .iter()
-        .map(|(account, of)| {
-            let of_size = |sizes: &SizeRange| {
-                let here: Vec<&SizeUsage> = of
-                    .iter()
-                    .copied()
-                    .filter(|one| {
-                        one.size >= sizes.least && sizes.below.is_none_or(|below| one.size < below)
-                    })
-                    .collect();
-                format!("{:.0}", sum(&here))
-            };
-            let percent = if whole > 0.0 {
-                sum(of) / whole * 100.0
-            } else {
-                0.0
-            };
-            [source.cluster.clone(), (*account).to_owned()]
-                .into_iter()
-                .chain(sizes.iter().map(of_size))
-                .chain([format!("{percent:.2}%")])
-                .collect()
-        })
-        .collect();
+    let rows = asked.rows(
+        &source.cluster,
+        &by_account(asked, &used, &known),
+        &sizes,
+        unit,
+    );
     let mut out = stdout()?;
     if !table.no_header {
-        writeln!(
-            out,
-            "{RULE}\nJob Sizes {} ({} secs)",
-            asked.span,
-            asked.span.secs()
-        )?;
-        if *is_named {
-            writeln!(out, "TRES type is {}", tres.name())?;
-        }
-        let reported = if asked.counts {
-            "Units are in number of jobs ran".to_owned()
-        } else {
-            format!("Time reported in {}", unit.name)
-        };
-        writeln!(out, "{reported}\n{RULE}")?;
+        asked.print_header(&mut out, unit, is_named.then_some(*tres))?;
     }
     ruled_table::print_texts(&mut out, &titles, &rows, table)?;
     out.flush()?;
@@ -245,36 +265,26 @@ impl SizeUsage {
 }
 
 fn groups_of(asked: &SizesRequest, used: &[SizeUsage]) -> Vec<SizeRange> {
-    let Some(bounds) = &asked.grouping else {
-        let mut sizes: Vec<f64> = used.iter().map(|one| one.size).collect();
-        sizes.sort_by(f64::total_cmp);
-        sizes.dedup();
-        let next = sizes.iter().skip(1).copied().map(Some).chain([None]);
-        return sizes
+    let bounds: Vec<f64> = match &asked.grouping {
+        Some(bounds) => [0]
             .iter()
-            .zip(next)
-            .map(|(least, below)| SizeRange {
-                least: *least,
-                below,
-                single: true,
-            })
-            .collect();
+            .chain(bounds)
+            .map(|bound| *bound as f64)
+            .collect(),
+        None => {
+            let mut sizes: Vec<f64> = used.iter().map(|one| one.size).collect();
+            sizes.sort_by(f64::total_cmp);
+            sizes.dedup();
+            sizes
+        }
     };
-    let bounds: Vec<f64> = [0]
-        .iter()
-        .chain(bounds)
-        .map(|bound| *bound as f64)
-        .collect();
     let next = bounds.iter().skip(1).copied().map(Some).chain([None]);
-    bounds
-        .iter()
-        .zip(next)
-        .map(|(least, below)| SizeRange {
-            least: *least,
-            below,
-            single: false,
-        })
-        .collect()
+    let ranges = bounds.iter().zip(next).map(|(least, below)| SizeRange {
+        least: *least,
+        below,
+        single: asked.grouping.is_none(),
+    });
+    ranges.collect()
 }
 
 /// The accounts that are listed, each with what counts for it.

@@ -158,6 +158,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         return job_sizes::print(&sizes, &args.cluster, unit, &tres, args.table);
     }
     let asked = UsageRequest::of(&args.words, local_time::now())?;
+    print_usage(&asked, &args, unit, &tres)
+}
+
+fn print_usage(asked: &UsageRequest, args: &SreportArgs, unit: Unit, tres: &TresChoice) -> Outcome {
     let usual = match (asked.kind, tres.is_named) {
         (ReportKind::AccountsByUser, false) => "Cluster,Accounts,Login,Proper,Used",
         (ReportKind::AccountsByUser, true) => "Cluster,Accounts,Login,Proper,TresName,Used",
@@ -170,7 +174,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         ELSEWHERE,
     )?;
     let mut source = Source::open(&args.cluster)?;
-    let lines = lines(&mut source, &asked, &tres.list)?;
+    let used = lines(&mut source, asked, &tres.list)?;
     let had = if unit.is_percent {
         source.utilization(asked.span)?.rows
     } else {
@@ -181,19 +185,16 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             .find(|row| row.tres == tres.name())
             .map_or(0.0, |row| row.hours)
     };
-    let lines: Vec<UsageLine> = lines
-        .into_iter()
-        .flat_map(|(account, login, row)| {
-            let of = |tres: &Tres| UsageLine {
-                cluster: source.cluster.clone(),
-                account: account.clone(),
-                login: login.clone(),
-                tres: tres.name(),
-                used: unit.text(tres.hours(&row), whole(tres)),
-            };
-            tres.list.iter().map(of).collect::<Vec<_>>()
-        })
-        .collect();
+    let mut lines = Vec::new();
+    for (account, login, row) in used {
+        lines.extend(tres.list.iter().map(|tres| UsageLine {
+            cluster: source.cluster.clone(),
+            account: account.clone(),
+            login: login.clone(),
+            tres: tres.name(),
+            used: unit.text(tres.hours(&row), whole(tres)),
+        }));
+    }
     let mut out = stdout()?;
     if !args.table.no_header {
         let counted = if tres.is_named { "TRES" } else { "CPU" };
@@ -313,7 +314,6 @@ fn is_meant(asked: &UsageRequest, account: &str, user: &str) -> bool {
     among(&asked.accounts, account) && among(&asked.users, user)
 }
 
-/// Each account with all below it, then its users. Where users are chosen they alone are listed.
 /// The usage of an account and all below it, or of all; `above` has the accounts above each row.
 fn sum_below(rows: &[ReportRow], above: &[Vec<&str>], account: Option<&str>) -> Option<ReportRow> {
     let of = rows
@@ -327,6 +327,7 @@ fn sum_below(rows: &[ReportRow], above: &[Vec<&str>], account: Option<&str>) -> 
     })
 }
 
+/// Each account with all below it, then its users. Where users are chosen they alone are listed.
 fn accounts(
     asked: &UsageRequest,
     rows: &[ReportRow],
