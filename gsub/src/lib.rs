@@ -18,6 +18,7 @@ mod resources;
 mod script;
 mod specification;
 pub mod step;
+pub mod step_args;
 mod step_gathering;
 mod step_input;
 mod step_output;

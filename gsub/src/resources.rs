@@ -23,14 +23,7 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
         gpus.ntasks.or(ntasks),
         gpus.ntasks_per_node.or(ntasks_per_node),
     );
-    let (nodes_min, nodes_max) = nodes.unwrap_or_else(|| {
-        // So many tasks at so many a node say how many nodes.
-        let needed = ntasks
-            .zip(ntasks_per_node)
-            .map_or(1, |(tasks, per_node)| tasks.div_ceil(per_node));
-        (needed, needed)
-    });
-    let nodelist = parsed(filled(choices.take("nodelist")), nodes_named)?;
+    let nodelist = hosts(choices, "nodelist")?;
     if let (Some((_, most)), Some(named)) = (nodes, nodelist.as_ref().map(Hostlist::len))
         && named > most as usize
     {
@@ -38,15 +31,8 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
             "--nodes {most} and --nodelist, which names {named}: take one of them back"
         )));
     }
-    // As sbatch: a node without a task is none.
-    let few = ntasks.filter(|few| {
-        *few < nodes_min
-            && nodes.is_some()
-            && nodelist
-                .as_ref()
-                .is_none_or(|named| named.len() <= *few as usize)
-    });
-    let (nodes_min, nodes_max) = few.map_or((nodes_min, nodes_max), |few| (few, few));
+    let named = nodelist.as_ref().map_or(0, Hostlist::len);
+    let (nodes_min, nodes_max) = node_bounds(nodes, ntasks, ntasks_per_node, named);
     Ok(Request {
         nodes_min,
         nodes_max,
@@ -62,16 +48,19 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
         gpu_scope: gpus.scope,
         gpu_mem_mib: parsed(choices.take("gpu-mem"), parse_gpu_mem)?
             .map(|bytes| bytes.div_ceil(1 << 20)),
-        exclusive: exclusive(choices.take("exclusive"))?,
+        exclusive: on_or_off(
+            choices.take("exclusive"),
+            ": a node is shared with all or with none. Write --exclusive alone, or --exclusive=off",
+        )?,
         nodelist,
-        exclude: parsed(filled(choices.take("exclude")), nodes_named)?,
+        exclude: hosts(choices, "exclude")?,
         constraint: parsed(filled(choices.take("constraint")), |text| {
             Constraint::alternatives(text).map(|_| text.to_owned())
         })?,
         prefer: parsed(filled(choices.take("prefer")), |text| {
             Constraint::parse(text).map(|_| text.to_owned())
         })?,
-        nvlink: nvlink(choices.take("nvlink"))?,
+        nvlink: on_or_off(choices.take("nvlink"), ". Write --nvlink, or --nvlink=off")?,
         switches: parsed(choices.take("switches"), switches)?.flatten(),
     })
 }
@@ -91,6 +80,29 @@ pub(crate) fn per_gpu_without_gpus(gpus: &GpuOptions, choices: &Choices) -> Resu
         ))),
         _ => Ok(()),
     }
+}
+
+/// The least and the most nodes; `named` counts the names of --nodelist.
+fn node_bounds(
+    nodes: Option<(u32, u32)>,
+    ntasks: Option<u32>,
+    ntasks_per_node: Option<u32>,
+    named: usize,
+) -> (u32, u32) {
+    let Some((least, most)) = nodes else {
+        // So many tasks at so many a node say how many nodes.
+        let needed = ntasks
+            .zip(ntasks_per_node)
+            .map_or(1, |(tasks, per_node)| tasks.div_ceil(per_node));
+        return (needed, needed);
+    };
+    // As sbatch: a node without a task is none.
+    let few = ntasks.filter(|few| *few < least && named <= *few as usize);
+    few.map_or((least, most), |few| (few, few))
+}
+
+fn hosts(choices: &mut Choices, option: &str) -> Result<Option<Hostlist>, Failure> {
+    parsed(filled(choices.take(option)), nodes_named)
 }
 
 /// `2` or `2-4`.
@@ -130,27 +142,15 @@ fn memory(choices: &mut Choices) -> Result<MemRequest, Failure> {
         .map_or(MemRequest::Default, MemRequest::PerGpu))
 }
 
-fn exclusive(given: Option<GivenOption>) -> Result<bool, Failure> {
+/// An option that is on when it stands alone, and may be `off`. `advice` ends the refusal of any other value.
+fn on_or_off(given: Option<GivenOption>, advice: &str) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
         Some(given) if given.value.is_none() => Ok(true),
         Some(given) if given.text() == "off" => Ok(false),
-        Some(given) => Err(given.fail(format_args!(
-            "{:?} is not known here: a node is shared with all or with none. Write --exclusive alone, or --exclusive=off",
-            given.text()
-        ))),
-    }
-}
-
-fn nvlink(given: Option<GivenOption>) -> Result<bool, Failure> {
-    match given {
-        None => Ok(false),
-        Some(given) if given.value.is_none() => Ok(true),
-        Some(given) if given.text() == "off" => Ok(false),
-        Some(given) => Err(given.fail(format_args!(
-            "{:?} is not known here. Write --nvlink, or --nvlink=off",
-            given.text()
-        ))),
+        Some(given) => {
+            Err(given.fail(format_args!("{:?} is not known here{advice}", given.text())))
+        }
     }
 }
 

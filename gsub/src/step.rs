@@ -5,22 +5,21 @@
 
 use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
+use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, accept, forward_signals, own_name};
 use crate::step_input::{self, InputRanks};
-use crate::step_output::{StepFiles, StepJob};
+use crate::step_output::{StepFiles, StepJob, last_rank};
 use crate::step_refusal;
-use crate::step_turn::{self, ShareWords, TasksOfJob};
-use clap::{CommandFactory, FromArgMatches, Parser};
-use gcli::pages::ManPage;
+use crate::step_turn::{self, TasksOfJob};
+use clap::FromArgMatches;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
-use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAmount, GpuRequest};
 use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
-use gmodel::step_share::{GpuCountUnit, StepGpus};
+use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gwire::api::{StepEndRequest, StepReply, StepRequest};
 use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
@@ -43,242 +42,6 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Messages in flight: tasks that write faster than we print wait in their pipes.
 const CHANNEL: usize = 1024;
 
-const EXAMPLES: &str = "\
-Inside a job script:
-  grun hostname                   one task for each task of the job
-  grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
-  grun --gpu-bind=closest ./rank  each task on the GPUs near its CPUs
-  grun -i0 ./rank < parameters    the first task reads the file, the others nothing
-  grun -N1 -n1 -w node2 ./head &  one task on this node of the job
-  grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
-  for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
-                                  a hundred steps, as many at a time as the job has CPUs and GPUs
-
-SLURM_CPU_BIND, SLURM_GPU_BIND, SLURM_EXPORT_ENV and SLURM_OVERCOMMIT in the environment are as
---cpu-bind, --gpu-bind, --export and --overcommit; a job of gsub --export has the third of them.
-Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
-takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs of its own, unless
---gpu-bind says otherwise.
-grun returns the highest exit code of its tasks.";
-
-#[derive(Parser)]
-#[command(name = "grun", version, about = "Start tasks on the nodes of a running job", after_help = EXAMPLES)]
-struct StepArgs {
-    /// Nodes of the job to use
-    #[arg(short = 'N', long, value_name = "N")]
-    nodes: Option<u32>,
-    /// Tasks to start
-    #[arg(short = 'n', long, value_name = "N")]
-    ntasks: Option<u32>,
-    /// Tasks on each node; with --ntasks the most on one
-    #[arg(long, alias = "tasks-per-node", value_name = "N")]
-    ntasks_per_node: Option<u32>,
-    /// Nodes of the job that the step must be on: node[1-2]
-    #[arg(short = 'w', long, value_name = "NODES")]
-    nodelist: Option<String>,
-    /// Nodes of the job that the step must not be on
-    #[arg(short = 'x', long, value_name = "NODES")]
-    exclude: Option<String>,
-    /// CPUs of each task, as --exact has them
-    #[arg(short = 'c', long, value_name = "N")]
-    cpus_per_task: Option<u32>,
-    /// CPUs of its own for the step, --cpus-per-task for each task or as many as the job's tasks have; it waits for them
-    #[arg(long, alias = "exclusive")]
-    exact: bool,
-    /// GPUs of its own for the step: a number, or type:number; it waits for them. 0: none
-    #[arg(short = 'G', long, value_name = "N")]
-    gpus: Option<String>,
-    /// The same for each of its nodes
-    #[arg(long, value_name = "N")]
-    gpus_per_node: Option<String>,
-    /// The same for each of its nodes, as gpu:N, gpu:type:N or none
-    #[arg(long, value_name = "GRES")]
-    gres: Option<String>,
-    /// Memory of the step on each node: it waits until other such steps leave as much, and may have no more
-    #[arg(long, value_name = "SIZE")]
-    mem: Option<String>,
-    /// The same for each CPU of an --exact step
-    #[arg(long, value_name = "SIZE")]
-    mem_per_cpu: Option<String>,
-    /// The same for each of the step's GPUs
-    #[arg(long, value_name = "SIZE")]
-    mem_per_gpu: Option<String>,
-    /// Begin with this node of the job, counted from 0
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    relative: u32,
-    /// How ranks lie on the nodes: block fills one after the other, cyclic goes round
-    #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
-    distribution: String,
-    /// GPUs of its own for each task of the step, which sees no others; it waits for them
-    #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
-    gpus_per_task: Option<String>,
-    /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
-    #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
-    cpu_bind: Option<String>,
-    /// GPUs of each task: none (all of the job), closest, single:N, per_task:N, map_gpu:LIST; verbose, before it says which
-    #[arg(long, value_name = "SPEC", value_parser = gpu_bind)]
-    gpu_bind: Option<String>,
-    /// Put the rank before each line of output
-    #[arg(short, long)]
-    label: bool,
-    /// What happens to a file that is there: truncate or append
-    #[arg(long, value_name = "MODE", default_value = "truncate", value_parser = ["truncate", "append", "t", "a"])]
-    open_mode: String,
-    /// Which tasks read grun's standard input: all, none, or one by its rank
-    #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
-    input: InputRanks,
-    /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, all for grun's own, or a rank for that task's alone
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<String>,
-    /// File for their stderr; without it stderr goes where stdout goes
-    #[arg(short, long, value_name = "FILE")]
-    error: Option<String>,
-    /// End all tasks when one fails
-    #[arg(short = 'K', long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = ["0", "1"])]
-    kill_on_bad_exit: Option<String>,
-    /// End the others so many seconds after the first task has ended; 0: wait for them
-    #[arg(
-        short = 'W',
-        long,
-        value_name = "SECONDS",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    wait: u32,
-    /// End the step after this time: minutes, or as gsub has it
-    #[arg(short, long, value_name = "TIME", value_parser = TimeLimit::parse)]
-    time: Option<TimeLimit>,
-    /// Environment of the tasks: ALL, NONE, or NAME,NAME=VALUE
-    #[arg(long, value_name = "LIST", value_parser = Export::parse)]
-    export: Option<Export>,
-    /// Name of the step, for listings; without it that of the command
-    #[arg(short = 'J', long, value_name = "NAME")]
-    job_name: Option<String>,
-    /// Print output as it comes, as always
-    #[arg(short, long)]
-    unbuffered: bool,
-    /// Wait for nothing: what the step asks for it shares with the job's other steps
-    #[arg(long)]
-    overlap: bool,
-    /// The job to start tasks in, instead of the one around
-    #[arg(long, value_name = "JOB")]
-    jobid: Option<gmodel::JobId>,
-    /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
-    #[arg(long)]
-    multi_prog: bool,
-    /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
-    #[arg(long, value_name = "TYPE", value_parser = mpi)]
-    mpi: Option<String>,
-    /// Say nothing besides errors
-    #[arg(short = 'Q', long)]
-    quiet: bool,
-    /// Say which tasks are on which node
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
-    /// More tasks than the job has CPUs on the nodes of the step
-    #[arg(short = 'O', long)]
-    overcommit: bool,
-    /// One task a node that starts others itself, as mpirun does: nothing of the job is narrowed for it, whatever the job's own tasks have
-    #[arg(long, value_name = "SPEC", num_args = 0..=1, default_missing_value = "", require_equals = true, conflicts_with_all = ["exact", "cpus_per_task", "gpus", "gpus_per_node", "gpus_per_task", "gres", "mem", "mem_per_cpu", "mem_per_gpu"])]
-    external_launcher: Option<String>,
-    /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
-    #[command(flatten)]
-    of_job: OptionsOfJob,
-    /// Directory the tasks start in
-    #[arg(short = 'D', long, value_name = "DIR")]
-    chdir: Option<String>,
-    /// What to start
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
-/// What only a job has. Such words are told to change nothing.
-#[derive(clap::Args)]
-struct OptionsOfJob {
-    #[arg(short = 'p', long, hide = true)]
-    partition: Option<String>,
-    #[arg(short = 'A', long, hide = true)]
-    account: Option<String>,
-    #[arg(short = 'q', long, hide = true)]
-    qos: Option<String>,
-    #[arg(short = 'C', long, hide = true)]
-    constraint: Option<String>,
-    #[arg(long, hide = true)]
-    reservation: Option<String>,
-    /// Memory comes from where the kernel has it nearest, as without these words.
-    #[arg(long, hide = true)]
-    mem_bind: Option<String>,
-}
-
-impl OptionsOfJob {
-    /// One line for each, unless the job has just that.
-    fn notes(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
-        let all = [
-            ("--partition", &self.partition, "SLURM_JOB_PARTITION"),
-            ("--account", &self.account, "SLURM_JOB_ACCOUNT"),
-            ("--qos", &self.qos, "SLURM_JOB_QOS"),
-            ("--constraint", &self.constraint, "SLURM_JOB_CONSTRAINTS"),
-            ("--reservation", &self.reservation, "SLURM_JOB_RESERVATION"),
-        ];
-        let differs = all
-            .into_iter()
-            .filter(|(_, given, name)| given.is_some() && **given != variable(name));
-        let of_job = differs.map(|(flag, given, _)| {
-            format!(
-                "{flag} {} changes nothing here: it is for the job, give it to gsub",
-                given.as_deref().unwrap_or_default()
-            )
-        });
-        let bound = self
-            .mem_bind
-            .as_deref()
-            .filter(|word| !["none", "no", "quiet", "q", "local"].contains(word));
-        of_job
-            .chain(bound.map(|word| {
-                format!("--mem-bind {word} changes nothing here: memory is not bound to NUMA nodes")
-            }))
-            .collect()
-    }
-}
-
-impl StepArgs {
-    fn share_words(&self) -> ShareWords<'_> {
-        ShareWords {
-            exact: self.exact,
-            overlap: self.overlap,
-            cpus_per_task: self.cpus_per_task,
-            mem: self.mem.as_deref(),
-            mem_per_cpu: self.mem_per_cpu.as_deref(),
-            mem_per_gpu: self.mem_per_gpu.as_deref(),
-            gpus: self.gpus.as_deref(),
-            gpus_per_node: self.gpus_per_node.as_deref(),
-            gpus_per_task: self.gpus_per_task.as_deref(),
-            gres: self.gres.as_deref(),
-        }
-    }
-}
-
-/// The command line as clap knows it. As in srun options can be given again, and the last counts.
-pub(crate) fn command() -> clap::Command {
-    StepArgs::command().args_override_self(true)
-}
-
-/// The man page.
-pub fn page() -> ManPage {
-    ManPage {
-        command: command(),
-        section: "1",
-        exit_status: "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
-        see_also: "gsub(1), gq(1), gacct(1), gpupool(7)",
-    }
-}
-
 /// `grun` itself.
 ///
 /// # Errors
@@ -289,21 +52,95 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    let job = job_of(args.jobid)?;
-    let is_around = own_job().is_ok_and(|around| around == job);
-    let variable =
-        |name: &str| environment::own(name).filter(|_| is_around || !describes_job(name));
-    let of_job = TasksOfJob {
-        cpus: variable("SLURM_CPUS_PER_TASK")
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(1),
-        gpus: gpus_per_task_of_job(variable),
+    let job = TargetJob::of(args.jobid)?;
+    let share = settle(&mut args, &job)?;
+    // Blocked before the first thread starts, so that none of them takes a signal.
+    let signals = watched_signals();
+    signals
+        .thread_block()
+        .map_err(|errno| failed("block signals", errno.into()))?;
+    let listener =
+        TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
+    let request = request(&mut args, &job, share, &listener)?;
+    let mut client = gcli::connect("grun")?;
+    let step = step_turn::start(&mut client, &job.id, &request, &signals, args.quiet)?;
+    if args.verbose > 0 {
+        eprintln!(
+            "{}: step {} of job {}: {}",
+            own_name(),
+            step.step,
+            job.id,
+            placed(&step)
+        );
+    }
+    let (sender, messages) = mpsc::sync_channel(CHANNEL);
+    let files = check_reader(&step, args.input).and_then(|()| open_files(&args, &job, &step));
+    let early_end = EndConditions {
+        time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
+        wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
+        bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
     };
-    if args
+    let mut used = None;
+    let outcome = files.and_then(|files| {
+        let peers = accept(&listener, &step, &request.key, &sender)?;
+        forward_signals(signals, sender);
+        let nodes: Vec<_> = peers.values().cloned().collect();
+        std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
+        let mut gathering = StepGathering::new(&step, args.label);
+        (gathering.files, gathering.early_end) = (files, early_end);
+        let outcome = gathering.run(&messages, &peers);
+        used = gathering.used;
+        outcome
+    });
+    let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
+    report_end(client, &job.id, step.step, code, used);
+    outcome
+}
+
+fn failed(what: &str, error: std::io::Error) -> Failure {
+    Failure::new(format_args!("cannot {what}: {error}"))
+}
+
+/// The job that the step is of.
+struct TargetJob {
+    id: String,
+    /// Whether grun runs inside it, so that the environment describes it.
+    is_around: bool,
+}
+
+impl TargetJob {
+    fn of(given: Option<gmodel::JobId>) -> Result<Self, Failure> {
+        let id = given.map_or_else(own_job, |job| Ok(job.to_string()))?;
+        Ok(Self {
+            is_around: own_job().is_ok_and(|around| around == id),
+            id,
+        })
+    }
+
+    /// A variable of the environment, unless it describes another job.
+    fn variable(&self, name: &str) -> Option<String> {
+        environment::own(name).filter(|_| self.is_around || !describes_job(name))
+    }
+
+    fn tasks(&self) -> TasksOfJob {
+        TasksOfJob {
+            cpus: self
+                .variable("SLURM_CPUS_PER_TASK")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(1),
+            gpus: gpus_per_task_of_job(|name| self.variable(name)),
+        }
+    }
+}
+
+/// Refuses words that contradict each other, fills in what the job's environment says of the step, and reads the step's share.
+fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<Option<StepShareRequest>, Failure> {
+    let of_job = job.tasks();
+    let before = args
         .command
         .split_last()
-        .is_some_and(|(_, before)| before.iter().any(|word| word == ":"))
-    {
+        .map_or(&[][..], |(_, before)| before);
+    if before.iter().any(|word| word == ":") {
         return Err(Failure::usage(
             "\":\" between commands makes a step of several programs, which is not offered. Say in a file which task runs what, and give --multi-prog",
         ));
@@ -321,105 +158,73 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             "--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too",
         ));
     }
-    args.of_job
-        .notes(variable)
-        .iter()
-        .filter(|_| !args.quiet)
-        .for_each(|note| eprintln!("{}: {note}", own_name()));
-    let share = words.ask(&of_job)?;
-    args.gpu_bind = args
-        .gpu_bind
-        .or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
-    check_inherited(&args)?;
-    let export = match args.export.take() {
-        Some(export) => Some(export),
-        None => variable(EXPORT)
-            .map(|text| {
-                Export::parse(&text)
-                    .map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))
-            })
-            .transpose()?,
-    };
-    if args.multi_prog {
-        take_programs(&mut args)?;
+    if !args.quiet {
+        for note in args.of_job.notes(|name| job.variable(name)) {
+            eprintln!("{}: {note}", own_name());
+        }
     }
-    // Blocked before the first thread starts, so that none of them takes a signal.
-    let signals = watched_signals();
-    let failed =
-        |what: &str, error: std::io::Error| Failure::new(format_args!("cannot {what}: {error}"));
-    signals
-        .thread_block()
-        .map_err(|errno| failed("block signals", errno.into()))?;
-    let listener =
-        TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
-    let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
-    let request = StepRequest {
+    let share = words.ask(&of_job)?;
+    if args.gpu_bind.is_none() {
+        let is_bound = job.variable(GPU_BIND).is_some();
+        args.gpu_bind = bind_per_task(own_gpus.as_ref(), of_job.gpus, is_bound);
+    }
+    check_inherited(args)?;
+    if let (None, Some(text)) = (&args.export, job.variable(EXPORT)) {
+        let export = Export::parse(&text);
+        args.export =
+            Some(export.map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))?);
+    }
+    if args.multi_prog {
+        take_programs(args)?;
+    }
+    Ok(share)
+}
+
+/// What the controller is asked for. Takes the words that nothing else reads out of `args`.
+fn request(
+    args: &mut StepArgs,
+    job: &TargetJob,
+    share: Option<StepShareRequest>,
+    listener: &TcpListener,
+) -> Result<StepRequest, Failure> {
+    Ok(StepRequest {
         argv: args.command.clone(),
         environment: environment_of_tasks(
-            export.as_ref(),
-            is_around,
-            [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)],
+            args.export.as_ref(),
+            job.is_around,
+            [
+                (CPU_BIND, args.cpu_bind.take()),
+                (GPU_BIND, args.gpu_bind.take()),
+            ],
         ),
-        work_dir: work_dir(args.chdir)?,
-        name: args.job_name.unwrap_or_default(),
+        work_dir: work_dir(args.chdir.take())?,
+        name: args.job_name.take().unwrap_or_default(),
         nodes: args.nodes,
         ntasks: args.ntasks,
         ntasks_per_node: args.ntasks_per_node,
-        nodelist: args.nodelist.unwrap_or_default(),
-        exclude: args.exclude.unwrap_or_default(),
+        nodelist: args.nodelist.take().unwrap_or_default(),
+        exclude: args.exclude.take().unwrap_or_default(),
         relative: args.relative,
         cyclic: args.distribution == "cyclic",
-        overcommit: args.overcommit || variable("SLURM_OVERCOMMIT").is_some(),
+        overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
         share,
         connect: listener
             .local_addr()
             .map_err(|e| failed("listen for the nodes", e))?
             .to_string(),
-        key: key.clone(),
-    };
-    let mut client = gcli::connect("grun")?;
-    let step = step_turn::start(&mut client, &job, &request, &signals, args.quiet)?;
-    if args.verbose > 0 {
-        eprintln!(
-            "{}: step {} of job {job}: {}",
-            own_name(),
-            step.step,
-            placed(&step)
-        );
-    }
-    let (sender, messages) = mpsc::sync_channel(CHANNEL);
-    let around = StepJob::from_env(&job, variable);
-    let files = check_reader(&step, args.input).and_then(|()| {
-        let own = std::env::current_dir().unwrap_or_default();
-        StepFiles::open(
-            args.output.as_deref(),
-            args.error.as_deref(),
-            args.open_mode.starts_with('a'),
-            &own,
-            &around,
-            &step,
-        )
-    });
-    let early_end = EndConditions {
-        time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
-        wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
-        bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
-    };
-    let mut used = None;
-    let outcome = files.and_then(|files| {
-        let peers = accept(&listener, &step, &key, &sender)?;
-        forward_signals(signals, sender);
-        let nodes: Vec<_> = peers.values().cloned().collect();
-        std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
-        let mut gathering = StepGathering::new(&step, args.label);
-        (gathering.files, gathering.early_end) = (files, early_end);
-        let outcome = gathering.run(&messages, &peers);
-        used = gathering.used;
-        outcome
-    });
-    let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
-    report_end(client, &job, step.step, code, used);
-    outcome
+        key: secret().map_err(|e| failed("read /dev/urandom", e))?,
+    })
+}
+
+fn open_files(args: &StepArgs, job: &TargetJob, step: &StepReply) -> Result<StepFiles, Failure> {
+    StepFiles::open(
+        args.output.as_deref(),
+        args.error.as_deref(),
+        args.open_mode.starts_with('a'),
+        &std::env::current_dir().unwrap_or_default(),
+        &StepJob::from_env(&job.id, |name| job.variable(name)),
+        step,
+    )
 }
 
 /// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
@@ -436,13 +241,7 @@ fn report_end(client: Client, job: &str, step: u32, code: u8, used: Option<Usage
 
 /// How many tasks there are is known only now.
 fn check_reader(step: &StepReply, input: InputRanks) -> Result<(), Failure> {
-    let last = step
-        .nodes
-        .iter()
-        .flat_map(|node| &node.ranks)
-        .max()
-        .copied()
-        .unwrap_or(0);
+    let last = last_rank(step);
     match input {
         InputRanks::Rank(rank) if rank > last => Err(Failure::usage(format_args!(
             "--input {rank}: the last task of the step is {last}"
@@ -499,15 +298,6 @@ fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn mpi(word: &str) -> Result<String, &'static str> {
-    match word {
-        "none" => Ok(word.to_owned()),
-        _ => Err(
-            "grun starts no MPI. Call mpirun in the script, or give none and join the ranks over SLURM_PROCID and the first node's name",
-        ),
-    }
-}
-
 /// What `gsub --gpus-per-task` gave each task of the job. A share, and alternatives of unlike counts, say nothing of how many
 /// whole GPUs that is.
 fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
@@ -532,10 +322,6 @@ fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) ->
     count
         .filter(|count| *count > 0)
         .map(|count| format!("per_task:{count}"))
-}
-
-fn job_of(given: Option<gmodel::JobId>) -> Result<String, Failure> {
-    given.map_or_else(own_job, |job| Ok(job.to_string()))
 }
 
 fn own_job() -> Result<String, Failure> {
@@ -590,14 +376,6 @@ fn environment_of_tasks(
         .collect()
 }
 
-fn cpu_bind(text: &str) -> Result<String, BadBinding> {
-    CpuBind::parse(text).map(|_| text.to_owned())
-}
-
-fn gpu_bind(text: &str) -> Result<String, BadBinding> {
-    GpuBind::parse(text).map(|_| text.to_owned())
-}
-
 fn work_dir(given: Option<String>) -> Result<String, Failure> {
     let own = std::env::current_dir()
         .map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
@@ -627,6 +405,7 @@ fn watched_signals() -> SigSet {
 mod tests {
     use super::*;
     use crate::step_gathering::tests::two_nodes;
+    use clap::Parser;
 
     #[test]
     fn gpus_per_task_of_the_job_are_read_where_they_are_whole_and_the_same() {
@@ -677,30 +456,6 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_job_are_said_to_change_nothing_unless_the_job_has_them() {
-        let args =
-            StepArgs::try_parse_from(["grun", "-p", "main", "-A", "phys", "-C", "ib", "true"])
-                .unwrap();
-        let notes = args
-            .of_job
-            .notes(|name| (name == "SLURM_JOB_PARTITION").then(|| "main".to_owned()));
-        let want = ["--account phys", "--constraint ib"]
-            .map(|what| format!("{what} changes nothing here: it is for the job, give it to gsub"));
-        assert_eq!(notes, want);
-        let bound = |word: &str| {
-            StepArgs::try_parse_from(["grun", "--mem-bind", word, "true"])
-                .unwrap()
-                .of_job
-                .notes(|_| None)
-        };
-        assert_eq!(
-            (bound("local"), bound("rank").len()),
-            (Vec::new(), 1),
-            "memory is local anyway"
-        );
-    }
-
-    #[test]
     fn a_step_may_name_its_job_and_a_file_of_programs() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mp.conf").to_str().unwrap().to_owned();
@@ -716,7 +471,7 @@ mod tests {
             &file,
         ])
         .unwrap();
-        assert_eq!(job_of(args.jobid).unwrap(), "17");
+        assert_eq!(TargetJob::of(args.jobid).unwrap().id, "17");
         take_programs(&mut args).unwrap();
         assert_eq!(
             (args.job_name.as_deref(), args.command[0].as_str()),
@@ -740,45 +495,5 @@ mod tests {
     #[test]
     fn a_step_says_where_its_tasks_are() {
         assert_eq!(placed(&two_nodes()), "n1 has tasks 0,1; n2 has task 2");
-    }
-
-    #[test]
-    fn scripts_for_srun_may_say_the_same_twice() {
-        let words = [
-            "grun",
-            "-n2",
-            "--exact",
-            "--exclusive",
-            "--gpus-per-task=0",
-            "--gres=none",
-            "-u",
-            "-n",
-            "1",
-            "true",
-        ];
-        let args =
-            StepArgs::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap();
-        assert!(
-            args.exact
-                && args
-                    .share_words()
-                    .gpus()
-                    .unwrap()
-                    .is_some_and(|gpus| gpus.count == 0)
-        );
-        assert_eq!(args.ntasks, Some(1), "the last counts");
-    }
-
-    #[test]
-    fn options_end_where_the_command_begins() {
-        let read = |words: &[&str]| StepArgs::try_parse_from([&["grun"], words].concat()).unwrap();
-        let args = read(&["-n1", "-N", "2", "-l", "bash", "-c", "exit 1", "-n5"]);
-        assert_eq!(
-            (args.ntasks, args.nodes, args.label),
-            (Some(1), Some(2), true)
-        );
-        assert_eq!(args.command, ["bash", "-c", "exit 1", "-n5"]);
-        assert_eq!(read(&["--", "-x"]).command, ["-x"]);
-        assert!(StepArgs::try_parse_from(["grun", "--nosuch", "true"]).is_err());
     }
 }

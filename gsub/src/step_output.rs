@@ -8,7 +8,7 @@ use gmodel::pattern::{self, PatternContext};
 use gwire::api::StepReply;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -57,9 +57,8 @@ impl StepFiles {
         job: &StepJob,
         step: &StepReply,
     ) -> Result<Self, Failure> {
-        let mut open = Self::default();
-        let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
-        let mut same: BTreeMap<(u64, u64), usize> = BTreeMap::new();
+        let mut opening = Opening::new(append);
+        let mut places = BTreeMap::new();
         for (flag, pattern, stderr) in [
             ("--output", output, false),
             ("--error", error.or(output), true),
@@ -68,13 +67,7 @@ impl StepFiles {
                 continue;
             };
             let only: Option<u32> = pattern.parse().ok();
-            let last = step
-                .nodes
-                .iter()
-                .flat_map(|node| &node.ranks)
-                .max()
-                .copied()
-                .unwrap_or(0);
+            let last = last_rank(step);
             if let Some(rank) = only.filter(|rank| *rank > last) {
                 return Err(Failure::usage(format_args!(
                     "{flag} {rank}: the last task of the step is {last}; for a file of that name give ./{rank}"
@@ -97,58 +90,84 @@ impl StepFiles {
                         step: Some(step.step),
                         task: *rank,
                     };
-                    let path = dir
-                        .join(os_string(&pattern::expand(pattern, &context).map_err(
-                            |error| Failure::usage(format_args!("{flag}: {error}")),
-                        )?));
-                    let place = match known.get(&path) {
-                        Some(place) => *place,
-                        None => {
-                            let opened = File::options()
-                                .write(true)
-                                .create(true)
-                                .append(append)
-                                .truncate(!append)
-                                .open(&path);
-                            let file = opened.map_err(|error| {
-                                Failure::new(format_args!("{flag} {}: {error}", path.display()))
-                            })?;
-                            // By another name the same file, as with -o out -e ./out: written through one, or each would overwrite the other.
-                            let id = file
-                                .metadata()
-                                .map(|data| (data.dev(), data.ino()))
-                                .map_err(|error| {
-                                    Failure::new(format_args!("{flag} {}: {error}", path.display()))
-                                })?;
-                            let place = *same.entry(id).or_insert(open.files.len());
-                            if place == open.files.len() {
-                                open.files.push(file);
-                            }
-                            *known.entry(path).or_insert(place)
-                        }
-                    };
-                    open.places.insert((*rank, stderr), place);
+                    let name = pattern::expand(pattern, &context)
+                        .map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?;
+                    let path = dir.join(os_string(&name));
+                    let place = opening.place(&path).map_err(|error| {
+                        Failure::new(format_args!("{flag} {}: {error}", path.display()))
+                    })?;
+                    places.insert((*rank, stderr), place);
                 }
             }
         }
-        Ok(open)
+        Ok(Self {
+            files: opening.files,
+            places,
+        })
     }
 
     /// Writes to the task's file, or to grun's own stdout or stderr.
     ///
     /// # Errors
     /// A full disk, a reader that went away.
-    pub fn write(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> std::io::Result<()> {
+    pub fn write(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> io::Result<()> {
         if let Some(place) = self.places.get(&(rank, stderr)) {
             return self.files[*place].write_all(bytes);
         }
         if stderr {
-            return std::io::stderr().write_all(bytes);
+            return io::stderr().write_all(bytes);
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = io::stdout().lock();
         out.write_all(bytes)?;
         out.flush()
     }
+}
+
+/// Files as they are opened, each once.
+struct Opening {
+    append: bool,
+    files: Vec<File>,
+    by_path: BTreeMap<PathBuf, usize>,
+    by_inode: BTreeMap<(u64, u64), usize>,
+}
+
+impl Opening {
+    fn new(append: bool) -> Self {
+        Self {
+            append,
+            files: Vec::new(),
+            by_path: BTreeMap::new(),
+            by_inode: BTreeMap::new(),
+        }
+    }
+
+    /// The place of a path's file in `files`. By another name the same file, as with -o out -e ./out, is written through one
+    /// place, or each would overwrite the other.
+    fn place(&mut self, path: &Path) -> io::Result<usize> {
+        if let Some(place) = self.by_path.get(path) {
+            return Ok(*place);
+        }
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .append(self.append)
+            .truncate(!self.append)
+            .open(path)?;
+        let data = file.metadata()?;
+        let inode = (data.dev(), data.ino());
+        let place = *self.by_inode.entry(inode).or_insert(self.files.len());
+        if place == self.files.len() {
+            self.files.push(file);
+        }
+        self.by_path.insert(path.to_owned(), place);
+        Ok(place)
+    }
+}
+
+/// The highest rank of a step.
+pub(crate) fn last_rank(step: &StepReply) -> u32 {
+    let ranks = step.nodes.iter().flat_map(|node| &node.ranks);
+    ranks.max().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

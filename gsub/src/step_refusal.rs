@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_grun_has_is_not_refused() {
-        for arg in crate::step::command().get_arguments() {
+        for arg in crate::step_args::command().get_arguments() {
             let names = arg
                 .get_long()
                 .map(str::to_owned)

@@ -134,59 +134,27 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return mark::main(&note);
     }
     let (mut given, rest) = read(&words, &Origin::CommandLine)?;
-    if has(&given, "help") {
-        let mut help = command();
-        std::io::stdout().write_all(help.render_help().to_string().as_bytes())?;
-        return Ok(0);
-    }
-    if has(&given, "version") {
-        let own = concat!("gsub ", env!("CARGO_PKG_VERSION"));
-        writeln!(
-            std::io::stdout(),
-            "{}",
-            if as_sbatch { slurm_name::VERSION } else { own }
-        )?;
+    if let Some(text) = about(&given, as_sbatch) {
+        std::io::stdout().write_all(text.as_bytes())?;
         return Ok(0);
     }
     let json = has(&given, "json");
     let work = work(&mut given, rest)?;
-    let variables = read_environment(environment::own)?;
     let mut notes = Notes::new(has(&given, "quiet"));
-    let in_script = script_options(&work, &mut notes)?;
-    note_later(variables.iter().chain(&in_script), &mut notes);
-    let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
-    notes.decide(&choices);
-    let asked = nodes_and_tasks(&choices);
-    let mut submission = build(&mut choices, &work, &submitter()?)?;
-    if let Some((nodes, tasks)) =
-        asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks)
-    {
-        notes.say(&format!("--nodes {nodes} is more than --ntasks {tasks}, and a node without a task is none: the job gets {tasks}"));
-    }
+    let mut submission = read_submission(given, &work, &mut notes)?;
     if as_sbatch {
         submission.name_output_as_sbatch();
     }
-    assert!(
-        choices.left().is_empty(),
-        "options nobody acts on: {:?}",
-        choices.left()
-    );
     let mut client = gcli::connect("gsub")?;
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work)?;
     if submission.dry_run {
-        return dry_run(
-            &mut client,
-            &request,
-            &mut notes,
-            if json {
-                DryRunForm::Json
-            } else if as_sbatch {
-                DryRunForm::AsSbatch
-            } else {
-                DryRunForm::InFull
-            },
-        );
+        let form = match (json, as_sbatch) {
+            (true, _) => DryRunForm::Json,
+            (false, true) => DryRunForm::AsSbatch,
+            (false, false) => DryRunForm::InFull,
+        };
+        return dry_run(&mut client, &request, &mut notes, form);
     }
     let submitted: SubmitReply = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
@@ -197,22 +165,53 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         true => write_json(serde_json::to_string(&submitted))?,
         // The id is gsub's answer; sbatch counts it among what --quiet leaves out.
         false if as_sbatch && notes.are_quiet() => {}
-        false => writeln!(
-            out,
-            "{}",
-            said(
-                submitted.id,
-                as_sbatch && !submission.parsable,
-                as_sbatch,
-                cluster.as_deref()
-            )
-        )?,
+        false => {
+            let in_words = as_sbatch && !submission.parsable;
+            let line = said(submitted.id, in_words, as_sbatch, cluster.as_deref());
+            writeln!(out, "{line}")?;
+        }
     }
     out.flush()?;
     if submission.wait {
         return wait(client.wait_for(WAIT_PATIENCE), submitted.id, &mut notes);
     }
     Ok(0)
+}
+
+/// What --help or --version prints.
+fn about(given: &[GivenOption], as_sbatch: bool) -> Option<String> {
+    if has(given, "help") {
+        return Some(command().render_help().to_string());
+    }
+    let own = concat!("gsub ", env!("CARGO_PKG_VERSION"));
+    let version = if as_sbatch { slurm_name::VERSION } else { own };
+    has(given, "version").then(|| format!("{version}\n"))
+}
+
+/// The submission that the command line, the environment and the script's head make together.
+fn read_submission(
+    given: Vec<GivenOption>,
+    work: &Work,
+    notes: &mut Notes,
+) -> Result<Submission, Failure> {
+    let variables = read_environment(environment::own)?;
+    let in_script = script_options(work, notes)?;
+    note_later(variables.iter().chain(&in_script), notes);
+    let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
+    notes.decide(&choices);
+    let asked = nodes_and_tasks(&choices);
+    let submission = build(&mut choices, work, &submitter()?)?;
+    if let Some((nodes, tasks)) =
+        asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks)
+    {
+        notes.say(&format!("--nodes {nodes} is more than --ntasks {tasks}, and a node without a task is none: the job gets {tasks}"));
+    }
+    assert!(
+        choices.left().is_empty(),
+        "options nobody acts on: {:?}",
+        choices.left()
+    );
+    Ok(submission)
 }
 
 /// The id; under the name sbatch as it says it, with the cluster where one was named.
