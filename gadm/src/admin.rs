@@ -105,17 +105,14 @@ enum AdminCommand {
     Completions(pages::CompletionArgs),
     /// Links for programs that call Slurm: sbatch, squeue and so on to gslurm; prints what to put into PATH
     SlurmNames(slurm_names::NamesArgs),
-}
-
-/// The command line as clap knows it.
-fn command() -> clap::Command {
-    AdminArgs::command().subcommand(sandbox::command())
+    /// A whole cluster on this machine: real daemons, simulated GPUs
+    Sandbox(sandbox::SandboxArgs),
 }
 
 /// The man page.
 pub fn page() -> ManPage {
     ManPage {
-        command: command(),
+        command: AdminArgs::command(),
         section: "8",
         exit_status: "",
         see_also: "gq(1), gnodes(1), gacct(1), gpuctld.toml(5), gpud.toml(5), gpuctld(8), gpud(8), gpupool(7)",
@@ -127,10 +124,7 @@ pub fn page() -> ManPage {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
-    let matches = command_line::parse(command(), words)?;
-    if let Some(("sandbox", matches)) = matches.subcommand() {
-        return sandbox::run(matches).map_err(|error| Failure::new(format_args!("{error:#}")));
-    }
+    let matches = command_line::parse(AdminArgs::command(), words)?;
     let args = AdminArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     carry_out(args.what).map(ExitCode::from)
 }
@@ -162,6 +156,10 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Man(args) => pages::man(&args, page()),
         AdminCommand::Completions(args) => pages::completions(&args, page()),
         AdminCommand::SlurmNames(args) => slurm_names::run(&args),
+        AdminCommand::Sandbox(args) => {
+            sandbox::run(args).map_err(|error| Failure::new(format_args!("{error:#}")))?;
+            Ok(0)
+        }
     }
 }
 
@@ -171,6 +169,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        command().debug_assert();
+        AdminArgs::command().debug_assert();
     }
 }

@@ -1,5 +1,6 @@
 //! `gadm gpu`: take one GPU out of service and put it back, and what became of one since it was first seen.
 
+use gcli::failure::note;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
@@ -83,26 +84,16 @@ const CUT_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
-    let (word, node, gpu, request) = match act {
+    let mut request = GpuActionRequest::default();
+    let order = match act {
         GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why: users see it"));
         }
         GpuAct::Quarantine { node, gpu, reason } => {
-            let (node, gpu) = node_and_gpu("quarantine", node, gpu)?;
-            (
-                "quarantine",
-                node,
-                gpu,
-                GpuActionRequest {
-                    reason,
-                    ..GpuActionRequest::default()
-                },
-            )
+            request.reason = reason;
+            GpuOrder::of("quarantine", node, gpu)?
         }
-        GpuAct::Return { node, gpu } => {
-            let (node, gpu) = node_and_gpu("return", node, gpu)?;
-            ("return", node, gpu, GpuActionRequest::default())
-        }
+        GpuAct::Return { node, gpu } => GpuOrder::of("return", node, gpu)?,
         GpuAct::Cut {
             node,
             gpu,
@@ -113,87 +104,135 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
                 Some(profiles) => (Some(gpu), profiles),
                 None => (None, gpu),
             };
-            let (node, gpu) = node_and_gpu("cut", node, gpu)?;
             let words = profiles
                 .split(',')
                 .map(|word| word.trim().to_ascii_lowercase());
-            let profiles = words
+            request.profiles = words
                 .filter(|word| !word.is_empty() && word != "whole")
                 .collect();
-            (
-                "cut",
-                node,
-                gpu,
-                GpuActionRequest {
-                    profiles,
-                    ..GpuActionRequest::default()
-                },
-            )
+            GpuOrder::of("cut", node, gpu)?
         }
-        GpuAct::Check { node, gpu, no_wait } => return check(client, node, gpu, no_wait),
+        GpuAct::Check { node, gpu, no_wait } => {
+            return check(client, GpuOrder::of("check", node, gpu)?, no_wait);
+        }
         GpuAct::Forget { gpu } => return forget(client, &gpu),
         GpuAct::History { first, gpu, json } => return history(client, first, gpu, json),
     };
-    let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
-    let ordered: GpuList = client.post_repeatable(&path, &request)?;
-    let uuid = ordered
-        .gpus
-        .first()
-        .map(|row| row.uuid.clone())
-        .unwrap_or_default();
-    let patience = if word == "cut" {
-        CUT_PATIENCE
-    } else {
-        PATIENCE
+    let ordered = order.post(client, &request)?;
+    let row = order.settled(client, &ordered.uuid)?;
+    order.report(&row)
+}
+
+/// An order for one GPU of a node.
+struct GpuOrder {
+    word: &'static str,
+    node: String,
+    gpu: String,
+}
+
+impl GpuOrder {
+    /// From `node1 3`, or `node1:3`.
+    fn of(word: &'static str, node: String, gpu: Option<String>) -> Result<Self, Failure> {
+        let (node, gpu) = match (gpu, node.split_once(':')) {
+            (Some(gpu), _) => (node, gpu),
+            (None, Some((node, gpu))) => (node.to_owned(), gpu.to_owned()),
+            (None, None) => {
+                return Err(Failure::usage(format_args!(
+                    "which GPU of {node}? As in gadm gpu {word} {node}:3"
+                )));
+            }
+        };
+        Ok(Self { word, node, gpu })
+    }
+
+    /// Gives the order; the GPU as the controller lists it.
+    fn post(
+        &self,
+        client: &mut Client,
+        request: &GpuActionRequest,
+    ) -> Result<GpuHealthRow, Failure> {
+        let Self { word, node, gpu } = self;
+        let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(node), escape(gpu));
+        let ordered: GpuList = client.post_repeatable(&path, request)?;
+        let first = ordered.gpus.into_iter().next();
+        first.ok_or_else(|| Failure::new("the controller names no GPU"))
+    }
+
+    fn row(&self, client: &mut Client, uuid: &str) -> Result<GpuHealthRow, Failure> {
+        let node = &self.node;
+        let row = gpus_of(client, node)?
+            .into_iter()
+            .find(|row| row.uuid == uuid);
+        row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {uuid} any more")))
+    }
+
+    fn patience(&self) -> Duration {
+        match self.word {
+            "cut" => CUT_PATIENCE,
+            _ => PATIENCE,
+        }
+    }
+
+    /// The GPU as it is once its node has answered, and for a return once it was looked at.
+    fn settled(&self, client: &mut Client, uuid: &str) -> Result<GpuHealthRow, Failure> {
+        let deadline = Instant::now() + self.patience();
+        loop {
+            let row = self.row(client, uuid)?;
+            let settled = row.ordered.is_empty()
+                && (!row.refused.is_empty()
+                    || self.word != "return"
+                    || !row.state.starts_with("quarantined"));
+            if settled || Instant::now() >= deadline {
+                return Ok(row);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Says what came of the order.
+    fn report(&self, row: &GpuHealthRow) -> Outcome {
+        let node = &self.node;
+        let name = format!("{node} gpu{} ({})", row.index, row.uuid);
+        if !row.ordered.is_empty() {
+            let secs = self.patience().as_secs();
+            return Err(Failure::new(format_args!(
+                "{name}: {node} has not answered within {secs} s. The order stands and is carried out when its gpud connects; gnodes --health {node} shows it"
+            )));
+        }
+        if !row.refused.is_empty() {
+            let refused = printable(&row.refused);
+            return Err(Failure::new(format_args!(
+                "{name}: {node} could not: {refused}"
+            )));
+        }
+        let words = in_words(row);
+        let state = printable(&words);
+        if self.word == "return" && OUT.contains(&row.state.as_str()) {
+            return Err(Failure::new(format_args!(
+                "{name} stays out of service: {state}"
+            )));
+        }
+        match self.word {
+            "cut" => note(
+                "gadm",
+                format_args!("{name} is cut as ordered; gnodes {node} shows its slices"),
+            )?,
+            _ => note("gadm", format_args!("{name} is {state}"))?,
+        }
+        Ok(0)
+    }
+}
+
+fn gpus_of(client: &mut Client, node: &str) -> Result<Vec<GpuHealthRow>, Failure> {
+    let query = GpuQuery {
+        node: node.to_owned(),
     };
-    let row = wait(client, &node, &uuid, word, patience)?;
-    let name = format!("{node} gpu{} ({uuid})", row.index);
-    if !row.ordered.is_empty() {
-        let secs = patience.as_secs();
-        return Err(Failure::new(format_args!(
-            "{name}: {node} has not answered within {secs} s. The order stands and is carried out when its gpud connects; gnodes --health {node} shows it"
-        )));
-    }
-    if !row.refused.is_empty() {
-        return Err(Failure::new(format_args!(
-            "{name}: {node} could not: {}",
-            printable(&row.refused)
-        )));
-    }
-    if word == "cut" {
-        writeln!(
-            std::io::stderr(),
-            "gadm: {name} is cut as ordered; gnodes {node} shows its slices"
-        )?;
-        return Ok(0);
-    }
-    if word == "return" && OUT.contains(&row.state.as_str()) {
-        return Err(Failure::new(format_args!(
-            "{name} stays out of service: {}",
-            printable(&in_words(&row))
-        )));
-    }
-    writeln!(
-        std::io::stderr(),
-        "gadm: {name} is {}",
-        printable(&in_words(&row))
-    )?;
-    Ok(0)
+    let list: GpuList = client.get(&path_with_query("/v1/gpus", &query))?;
+    Ok(list.gpus)
 }
 
 /// States of a GPU that no step of its own ends.
 const OUT: [&str; 4] = ["quarantined", "out", "missing", "to be replaced"];
-
-/// `node1 3`, or `node1:3`.
-fn node_and_gpu(act: &str, node: String, gpu: Option<String>) -> Result<(String, String), Failure> {
-    match (gpu, node.split_once(':')) {
-        (Some(gpu), _) => Ok((node, gpu)),
-        (None, Some((node, gpu))) => Ok((node.to_owned(), gpu.to_owned())),
-        (None, None) => Err(Failure::usage(format_args!(
-            "which GPU of {node}? As in gadm gpu {act} {node}:3"
-        ))),
-    }
-}
 
 /// What checks of a GPU have found, oldest first.
 fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Failure> {
@@ -206,33 +245,26 @@ fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Fail
 }
 
 /// Orders a check and waits for its end: as long as the site gives its program.
-fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) -> Outcome {
-    let (node, gpu) = node_and_gpu("check", node, gpu)?;
-    let asked = GpuQuery { node: node.clone() };
-    let known = uuid_of(client, &node, &gpu).ok();
+fn check(client: &mut Client, order: GpuOrder, no_wait: bool) -> Outcome {
+    let known = uuid_of(client, &order.node, &order.gpu).ok();
     let before = known
         .map(|uuid| checks_of(client, &uuid))
         .transpose()?
         .unwrap_or_default();
-    let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
-    let ordered: GpuList = client.post_repeatable(&path, &GpuActionRequest::default())?;
-    let Some(gpu) = ordered.gpus.into_iter().next() else {
-        return Err(Failure::new("the controller names no GPU"));
-    };
-    let name = format!("{node} gpu{} ({})", gpu.index, gpu.uuid);
+    let gpu = order.post(client, &GpuActionRequest::default())?;
+    let name = format!("{} gpu{} ({})", order.node, gpu.index, gpu.uuid);
     if no_wait {
-        writeln!(
-            std::io::stderr(),
-            "gadm: {name} is checked; gadm gpu history {} will say what was found",
-            gpu.uuid
+        note(
+            "gadm",
+            format_args!(
+                "{name} is checked; gadm gpu history {} will say what was found",
+                gpu.uuid
+            ),
         )?;
         return Ok(0);
     }
     let row = loop {
-        let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
-        let row = list.gpus.into_iter().find(|row| row.uuid == gpu.uuid);
-        let row = row
-            .ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", gpu.uuid)))?;
+        let row = order.row(client, &gpu.uuid)?;
         if row.ordered != "check" {
             break row;
         }
@@ -244,19 +276,13 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
             "{name}: the check gave way, to a job or another order, and nothing was found out"
         )));
     }
-    writeln!(
-        stdout()?,
-        "{name}: {}",
-        printable(checks.last().map_or("", |line| line.text.as_str()))
-    )?;
+    let found = checks.last().map_or("", |line| line.text.as_str());
+    writeln!(stdout()?, "{name}: {}", printable(found))?;
     for odd in &row.odd {
-        writeln!(std::io::stderr(), "gadm: out of line: {}", printable(odd))?;
+        note("gadm", format_args!("out of line: {}", printable(odd)))?;
     }
     Ok(u8::from(
-        !row.odd.is_empty()
-            || checks
-                .last()
-                .is_some_and(|line| line.text.starts_with("not run")),
+        !row.odd.is_empty() || found.starts_with("not run"),
     ))
 }
 
@@ -266,13 +292,12 @@ fn forget(client: &mut Client, gpu: &str) -> Outcome {
         &GpuActionRequest::default(),
     )?;
     for row in missed.gpus {
-        writeln!(
-            std::io::stderr(),
-            "gadm: {} misses gpu{} ({}) no more; gadm gpu history {} has what became of it",
-            row.node,
-            row.index,
-            row.uuid,
-            row.uuid
+        let (node, index, uuid) = (&row.node, row.index, &row.uuid);
+        note(
+            "gadm",
+            format_args!(
+                "{node} misses gpu{index} ({uuid}) no more; gadm gpu history {uuid} has what became of it"
+            ),
         )?;
     }
     Ok(0)
@@ -316,12 +341,7 @@ fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) 
 
 /// By the node's listing: the same words as for an order.
 fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure> {
-    let list: GpuList = client.get(&path_with_query(
-        "/v1/gpus",
-        &GpuQuery {
-            node: node.to_owned(),
-        },
-    ))?;
+    let gpus = gpus_of(client, node)?;
     let index: Option<u32> = gpu.strip_prefix("gpu").unwrap_or(gpu).parse().ok();
     let slot: Option<u16> = gpu.strip_prefix("slot").and_then(|slot| slot.parse().ok());
     let is_it = |row: &&GpuHealthRow| match (slot, index) {
@@ -331,7 +351,7 @@ fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure
         }
         (None, None) => row.uuid.starts_with(gpu),
     };
-    let found: Vec<&GpuHealthRow> = list.gpus.iter().filter(is_it).collect();
+    let found: Vec<&GpuHealthRow> = gpus.iter().filter(is_it).collect();
     match found[..] {
         [row] => Ok(row.uuid.clone()),
         [] => Err(Failure::new(format_args!(
@@ -348,36 +368,6 @@ fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure
                 all.join(", ")
             )))
         }
-    }
-}
-
-/// The GPU as it is once its node has answered, and for a return once it was looked at.
-fn wait(
-    client: &mut Client,
-    node: &str,
-    uuid: &str,
-    word: &str,
-    patience: Duration,
-) -> Result<GpuHealthRow, Failure> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let list: GpuList = client.get(&path_with_query(
-            "/v1/gpus",
-            &GpuQuery {
-                node: node.to_owned(),
-            },
-        ))?;
-        let row = list.gpus.into_iter().find(|row| row.uuid == uuid);
-        let row =
-            row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {uuid} any more")))?;
-        let settled = row.ordered.is_empty()
-            && (!row.refused.is_empty()
-                || word != "return"
-                || !row.state.starts_with("quarantined"));
-        if settled || Instant::now() >= deadline {
-            return Ok(row);
-        }
-        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -409,7 +399,8 @@ mod tests {
     #[test]
     fn a_gpu_is_named_with_its_node_in_one_word_or_two() {
         let named = |node: &str, gpu: Option<&str>| {
-            node_and_gpu("return", node.into(), gpu.map(str::to_owned))
+            GpuOrder::of("return", node.into(), gpu.map(str::to_owned))
+                .map(|order| (order.node, order.gpu))
         };
         assert_eq!(named("node1", Some("3")).ok(), named("node1:3", None).ok());
         assert!(named("node1", None).is_err());

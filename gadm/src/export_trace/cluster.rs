@@ -125,30 +125,17 @@ impl Hardware {
 
     fn table(&self, names: &[&str]) -> Table {
         let mut table = Table::new();
-        set(
-            &mut table,
-            "names",
-            Some(hostlist::compress(names.iter().copied())),
-        );
-        set(&mut table, "cpus", Some(i64::from(self.cpus)));
-        set(&mut table, "mem", Some(exact_size(self.mem_bytes)));
+        table.set("names", Some(hostlist::compress(names.iter().copied())));
+        table.set("cpus", Some(i64::from(self.cpus)));
+        table.set("mem", Some(exact_size(self.mem_bytes)));
         if self.gpus > 0 {
-            set(
-                &mut table,
-                "gpus",
-                Some(format!("{}:{}", self.gpu_type, self.gpus)),
-            );
-            set(
-                &mut table,
+            table.set("gpus", Some(format!("{}:{}", self.gpu_type, self.gpus)));
+            table.set(
                 "gpu_mem",
                 Some(format!("{}M", self.gpu_mem_mib)).filter(|_| self.gpu_mem_mib > 0),
             );
         }
-        set(
-            &mut table,
-            "features",
-            listed(&self.features, str::to_owned),
-        );
+        table.set("features", listed(&self.features, str::to_owned));
         table
     }
 }
@@ -200,10 +187,8 @@ fn partition_table(
     } = partition;
     let mut table = Table::new();
     match nodes {
-        NodeSelection::All => set(&mut table, "nodes", Some("ALL".to_owned())),
-        NodeSelection::Features(features) => {
-            set(&mut table, "features", listed(features, str::to_owned))
-        }
+        NodeSelection::All => table.set("nodes", Some("ALL".to_owned())),
+        NodeSelection::Features(features) => table.set("features", listed(features, str::to_owned)),
         NodeSelection::Names(wanted) => {
             let held: Vec<&str> = wanted
                 .iter()
@@ -213,66 +198,45 @@ fn partition_table(
             if held.is_empty() {
                 return None;
             }
-            set(&mut table, "nodes", Some(hostlist::compress(held)));
+            table.set("nodes", Some(hostlist::compress(held)));
         }
     }
     let time = |secs: &Option<u32>| secs.map(|secs| sacct_time(u64::from(secs)));
     let size = |bytes: &Option<u64>| bytes.map(exact_size);
     let count = |count: &Option<u32>| count.map(i64::from);
-    set(
-        &mut table,
-        "default",
-        (default == Some(name)).then_some(true),
-    );
-    set(&mut table, "state", Some(word(state).to_ascii_uppercase()));
-    set(&mut table, "max_time", time(max_time_secs));
-    set(&mut table, "default_time", time(default_time_secs));
-    set(
-        &mut table,
+    table.set("default", (default == Some(name)).then_some(true));
+    table.set("state", Some(word(state).to_ascii_uppercase()));
+    table.set("max_time", time(max_time_secs));
+    table.set("default_time", time(default_time_secs));
+    table.set(
         "over_time",
         time(&Some(*over_time_secs).filter(|secs| *secs > 0)),
     );
-    set(&mut table, "max_nodes", count(max_nodes));
-    set(&mut table, "priority_tier", Some(i64::from(*priority_tier)));
-    set(
-        &mut table,
-        "priority_factor",
-        Some(i64::from(*priority_factor)),
-    );
-    set(&mut table, "preempt_mode", Some(word(preempt_mode)));
-    set(
-        &mut table,
+    table.set("max_nodes", count(max_nodes));
+    table.set("priority_tier", Some(i64::from(*priority_tier)));
+    table.set("priority_factor", Some(i64::from(*priority_factor)));
+    table.set("preempt_mode", Some(word(preempt_mode)));
+    table.set(
         "placement",
         placement.map(|placement| word(&placement).replace('_', "-")),
     );
     // Slices of GPUs are parts of one in a trace: where nothing is shared they need gsim's usual word.
-    set(
-        &mut table,
+    table.set(
         "gpu_sharing",
         Some(word(gpu_sharing)).filter(|_| *gpu_sharing != GpuSharing::Off),
     );
-    set(&mut table, "cpus_per_gpu", count(cpus_per_gpu));
-    set(&mut table, "mem_per_cpu", size(mem_per_cpu_bytes));
-    set(&mut table, "mem_per_gpu", size(mem_per_gpu_bytes));
-    set(&mut table, "requeue", Some(*requeue));
-    set(&mut table, "headroom", headroom.as_ref().map(amounts));
-    set(
-        &mut table,
+    table.set("cpus_per_gpu", count(cpus_per_gpu));
+    table.set("mem_per_cpu", size(mem_per_cpu_bytes));
+    table.set("mem_per_gpu", size(mem_per_gpu_bytes));
+    table.set("requeue", Some(*requeue));
+    table.set("headroom", headroom.as_ref().map(amounts));
+    table.set(
         "allow_accounts",
         listed(allow_accounts, |name| names.account(name)),
     );
-    set(
-        &mut table,
-        "allow_users",
-        listed(allow_users, |name| names.user(name)),
-    );
-    set(
-        &mut table,
-        "allow_qos",
-        listed(allow_qos, |name| names.qos(name)),
-    );
-    set(
-        &mut table,
+    table.set("allow_users", listed(allow_users, |name| names.user(name)));
+    table.set("allow_qos", listed(allow_qos, |name| names.qos(name)));
+    table.set(
         "default_qos",
         default_qos.as_ref().map(|name| names.qos(name)),
     );
@@ -281,8 +245,7 @@ fn partition_table(
         ("per_user", per_user),
         ("per_account", per_account),
     ] {
-        set(
-            &mut table,
+        table.set(
             key,
             Some(limits_table(limits)).filter(|table| !table.is_empty()),
         );
@@ -311,14 +274,13 @@ fn limits_table(limits: &Limits) -> Table {
         ("submits_per_minute", submits_per_minute),
     ];
     for (key, count) in counts {
-        set(&mut table, key, count.map(i64::from));
+        table.set(key, count.map(i64::from));
     }
-    set(
-        &mut table,
+    table.set(
         "running_gpu_hours",
         running_gpu_hours.and_then(|hours| i64::try_from(hours).ok()),
     );
-    set(&mut table, "gpus", gpus.as_ref().map(amounts));
+    table.set("gpus", gpus.as_ref().map(amounts));
     table
 }
 
@@ -338,9 +300,16 @@ fn listed(names: &[String], named: impl FnMut(&str) -> String) -> Option<Vec<Str
     (!names.is_empty()).then(|| names.iter().map(String::as_str).map(named).collect())
 }
 
-fn set(table: &mut Table, key: &str, value: Option<impl Into<Value>>) {
-    if let Some(value) = value {
-        table.insert(key.to_owned(), value.into());
+/// Keys of a table that are there only with a value.
+trait OptionalKeys {
+    fn set(&mut self, key: &str, value: Option<impl Into<Value>>);
+}
+
+impl OptionalKeys for Table {
+    fn set(&mut self, key: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.insert(key.to_owned(), value.into());
+        }
     }
 }
 

@@ -219,7 +219,7 @@ fn stat_fields(pid: i32) -> Option<Vec<String>> {
 }
 
 /// Breaks or mends a simulated GPU of a node.
-pub fn fault(sandbox: &Sandbox, node: &str, gpu: &str, words: &[&str]) -> anyhow::Result<()> {
+pub fn fault(sandbox: &Sandbox, node: &str, gpu: &str, words: &[String]) -> anyhow::Result<()> {
     if !sandbox.record.nodes.iter().any(|name| name == node) {
         let known = sandbox.record.nodes.join(", ");
         bail!("this sandbox has no node {node:?}. It has {known}");

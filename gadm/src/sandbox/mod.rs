@@ -8,128 +8,77 @@ mod down;
 mod layout;
 mod up;
 
-use clap::{Arg, ArgMatches, Command, value_parser};
 use layout::Sandbox;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-/// The subcommand as `gadm` shows it.
-pub fn command() -> Command {
-    let dir = || {
-        Arg::new("dir")
-            .long("dir")
-            .value_name("DIR")
-            .value_parser(value_parser!(PathBuf))
-            .help("Directory of the sandbox; else that of GPUPOOL_CONFIG")
-    };
-    let daemon = || {
-        Arg::new("daemon")
-            .required(true)
-            .value_name("DAEMON")
-            .help("gpuctld, or a node: node1")
-    };
-    Command::new("sandbox")
-        .about("A whole cluster on this machine: real daemons, simulated GPUs")
-        .subcommand_required(true)
-        .subcommand(up_command(dir()))
-        .subcommand(
-            Command::new("kill")
-                .about("Send SIGKILL to a daemon")
-                .arg(daemon())
-                .arg(dir()),
-        )
-        .subcommand(
-            Command::new("start")
-                .about("Start a daemon again")
-                .arg(daemon())
-                .arg(dir()),
-        )
-        .subcommand(
-            Command::new("fault")
-                .about("Break a simulated GPU: xid 79, lost, missing, hang, ecc 1, clear")
-                .arg(Arg::new("node").required(true).value_name("NODE"))
-                .arg(
-                    Arg::new("gpu")
-                        .required(true)
-                        .value_name("GPU")
-                        .help("gpu0, gpu1, ... or driver"),
-                )
-                .arg(
-                    Arg::new("fault")
-                        .required(true)
-                        .num_args(1..)
-                        .value_name("FAULT")
-                        .help("As `nvml-sim fault` takes it"),
-                )
-                .arg(dir()),
-        )
-        .subcommand(
-            Command::new("status")
-                .about("What is running of it")
-                .arg(dir()),
-        )
-        .subcommand(
-            Command::new("down")
-                .about("End it and remove everything it made")
-                .arg(dir())
-                .arg(
-                    Arg::new("keep")
-                        .long("keep")
-                        .action(clap::ArgAction::SetTrue)
-                        .help("Keep database, logs and spools in DIR"),
-                ),
-        )
-        .after_help(
-            "Examples:\n  \
-             eval $(gadm sandbox up --dir /tmp/pool --nodes 2 --gpus h100:8)\n  \
-             gadm sandbox kill gpuctld; gadm sandbox start gpuctld\n  \
-             gadm sandbox fault node1 gpu3 xid 79\n  \
-             gadm sandbox down",
-        )
+const EXAMPLES: &str = "\
+Examples:
+  eval $(gadm sandbox up --dir /tmp/pool --nodes 2 --gpus h100:8)
+  gadm sandbox kill gpuctld; gadm sandbox start gpuctld
+  gadm sandbox fault node1 gpu3 xid 79
+  gadm sandbox down";
+
+/// `gadm sandbox`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SandboxArgs {
+    #[command(subcommand)]
+    act: SandboxAct,
 }
 
-fn up_command(dir: Arg) -> Command {
-    Command::new("up")
-        .about("Start a cluster and leave it running; prints the line that points commands at it")
-        .arg(dir.required(true))
-        .arg(
-            Arg::new("nodes")
-                .long("nodes")
-                .value_name("N")
-                .value_parser(value_parser!(u32).range(1..=64))
-                .default_value("1")
-                .help("Nodes, each with its own gpud"),
-        )
-        .arg(
-            Arg::new("gpus")
-                .long("gpus")
-                .value_name("TYPE:N")
-                .default_value("h100:8")
-                .help("GPUs of each node: h100:8, l4:4, h100:4,a100-80:4, none; or one such for each node, separated by /; real: this machine's own, for one node"),
-        )
-        .arg(
-            Arg::new("hollow-nodes")
-                .long("hollow-nodes")
-                .value_name("M")
-                .value_parser(value_parser!(u32).range(0..=10_000))
-                .default_value("0")
-                .help("Nodes more that speak the real protocol and only pretend to run, for scale tests"),
-        )
-        .arg(
-            Arg::new("cpus")
-                .long("cpus")
-                .value_name("N")
-                .value_parser(value_parser!(u32).range(1..=4096))
-                .default_value("64")
-                .help("CPUs each node declares"),
-        )
-        .arg(
-            Arg::new("mem")
-                .long("mem")
-                .value_name("SIZE")
-                .default_value("512G")
-                .help("Memory each node declares"),
-        )
+#[derive(clap::Subcommand)]
+enum SandboxAct {
+    /// Start a cluster and leave it running; prints the line that points commands at it
+    Up(up::UpArgs),
+    /// Send SIGKILL to a daemon
+    Kill(DaemonArgs),
+    /// Start a daemon again
+    Start(DaemonArgs),
+    /// Break a simulated GPU: xid 79, lost, missing, hang, ecc 1, clear
+    Fault {
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// gpu0, gpu1, ... or driver
+        #[arg(value_name = "GPU")]
+        gpu: String,
+        /// As `nvml-sim fault` takes it
+        #[arg(value_name = "FAULT", required = true, num_args = 1..)]
+        fault: Vec<String>,
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// What is running of it
+    Status(PlaceArgs),
+    /// End it and remove everything it made
+    Down {
+        #[command(flatten)]
+        place: PlaceArgs,
+        /// Keep database, logs and spools in DIR
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct PlaceArgs {
+    /// Directory of the sandbox; else that of GPUPOOL_CONFIG
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    fn find(&self) -> anyhow::Result<Sandbox> {
+        Sandbox::find(self.dir.as_deref())
+    }
+}
+
+#[derive(clap::Args)]
+struct DaemonArgs {
+    /// gpuctld, or a node: node1
+    #[arg(value_name = "DAEMON")]
+    daemon: String,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 /// The controller's configuration of the sandbox that GPUPOOL_CONFIG points at, if it points at one.
@@ -138,32 +87,22 @@ pub(crate) fn controller_config() -> Option<PathBuf> {
     Some(sandbox.home("gpuctld").join("gpuctld.toml"))
 }
 
-/// Runs what was asked for.
+/// Carries it out.
 ///
 /// # Errors
-/// What stood against it; `gadm` prints it and exits with 1.
-pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let (what, args) = matches.subcommand().expect("clap asks for one");
-    let given = args.get_one::<PathBuf>("dir").map(PathBuf::as_path);
-    if what == "up" {
-        up::up(args)?;
-        return Ok(ExitCode::SUCCESS);
+/// What stood against it.
+pub(crate) fn run(args: SandboxArgs) -> anyhow::Result<()> {
+    match args.act {
+        SandboxAct::Up(args) => up::up(&args),
+        SandboxAct::Kill(args) => daemon::kill(&args.place.find()?, &args.daemon),
+        SandboxAct::Start(args) => daemon::start(&args.place.find()?, &args.daemon),
+        SandboxAct::Fault {
+            node,
+            gpu,
+            fault,
+            place,
+        } => daemon::fault(&place.find()?, &node, &gpu, &fault),
+        SandboxAct::Status(place) => daemon::status(&place.find()?),
+        SandboxAct::Down { place, keep } => down::down(&place.find()?, keep),
     }
-    let sandbox = Sandbox::find(given)?;
-    let text = |name: &str| args.get_one::<String>(name).expect("required").as_str();
-    match what {
-        "kill" => daemon::kill(&sandbox, text("daemon"))?,
-        "start" => daemon::start(&sandbox, text("daemon"))?,
-        "fault" => {
-            let words: Vec<&str> = args
-                .get_many::<String>("fault")
-                .expect("required")
-                .map(String::as_str)
-                .collect();
-            daemon::fault(&sandbox, text("node"), text("gpu"), &words)?;
-        }
-        "status" => daemon::status(&sandbox)?,
-        _ => down::down(&sandbox, args.get_flag("keep"))?,
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,6 @@ use super::daemon;
 use super::down;
 use super::layout::{HOLLOW, Record, Sandbox, make_dir, make_open_dir, run_dir, tag_of};
 use anyhow::{Context, bail};
-use clap::ArgMatches;
 use gsys::device_fence::DeviceNumber;
 use gsys::device_node::{make_char_device, unused_major};
 use gsys::nvml::CapMinors;
@@ -30,32 +29,47 @@ const CAP_MINOR: u32 = 2 * CONTROL_MINOR;
 /// Minor of IMEX channel 0, above those of capabilities; gpud makes the others as jobs need them.
 const IMEX_MINOR: u32 = 4 * CONTROL_MINOR;
 
-pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
-    let dir = args.get_one::<PathBuf>("dir").expect("required");
-    let count = *args.get_one::<u32>("nodes").expect("has a default");
-    let gpus = gpus_by_node(
-        args.get_one::<String>("gpus").expect("has a default"),
-        count,
-    )?;
-    let cpus = *args.get_one::<u32>("cpus").expect("has a default");
-    let mem = args.get_one::<String>("mem").expect("has a default");
-    let mem_bytes = gmodel::size::parse_bytes(mem).context("--mem")?;
+#[derive(clap::Args)]
+pub(super) struct UpArgs {
+    /// Directory of the sandbox; else that of GPUPOOL_CONFIG
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Nodes, each with its own gpud
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    nodes: u32,
+    /// GPUs of each node: h100:8, l4:4, h100:4,a100-80:4, none; or one such for each node, separated by /; real: this machine's own, for one node
+    #[arg(long, value_name = "TYPE:N", default_value = "h100:8")]
+    gpus: String,
+    /// Nodes more that speak the real protocol and only pretend to run, for scale tests
+    #[arg(long, value_name = "M", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    hollow_nodes: u32,
+    /// CPUs each node declares
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    cpus: u32,
+    /// Memory each node declares
+    #[arg(long, value_name = "SIZE", default_value = "512G")]
+    mem: String,
+}
+
+pub fn up(args: &UpArgs) -> anyhow::Result<()> {
+    let gpus = gpus_by_node(&args.gpus, args.nodes)?;
+    let mem_bytes = gmodel::size::parse_bytes(&args.mem).context("--mem")?;
     let programs = programs()?;
-    make_open_dir(dir)?;
-    let dir = fs::canonicalize(dir)?;
-    let hollow = *args.get_one::<u32>("hollow-nodes").expect("has a default");
-    let kinds = args.get_one::<String>("gpus").expect("has a default");
-    let sandbox = new_sandbox(&dir, count, programs, hollow, kinds)?;
+    make_open_dir(&args.dir)?;
+    let dir = fs::canonicalize(&args.dir)?;
+    let sandbox = new_sandbox(&dir, programs, args)?;
+    let hollow = args.hollow_nodes;
     let and = if hollow > 0 {
         format!(" and {hollow} hollow ones")
     } else {
         String::new()
     };
     say(&format!(
-        "starting {count} node(s){and} in {} ...",
+        "starting {} node(s){and} in {} ...",
+        args.nodes,
         dir.display()
     ));
-    let built = build(&sandbox, &gpus, cpus, mem_bytes);
+    let built = build(&sandbox, &gpus, args.cpus, mem_bytes);
     if let Err(error) = built {
         say("it failed; cleaning up");
         let _ = down::down(&sandbox, true);
@@ -120,54 +134,29 @@ fn programs() -> anyhow::Result<PathBuf> {
 const REAL: &str = "real";
 const LIBRARY: &str = "libnvidia_ml_sim.so";
 
-fn new_sandbox(
-    dir: &Path,
-    count: u32,
-    programs: PathBuf,
-    hollow_nodes: u32,
-    gpus: &str,
-) -> anyhow::Result<Sandbox> {
-    if dir.join("sandbox.json").exists() {
-        let old = Sandbox::find(Some(dir))?;
-        let running: Vec<_> = old
-            .daemons()
-            .filter(|name| daemon::alive(&old, name).is_some())
-            .collect();
-        let state = if running.is_empty() {
-            "stopped".into()
-        } else {
-            running.join(", ")
-        };
-        bail!(
-            "{} holds a sandbox already ({state}). `gadm sandbox down --dir {}` ends it.",
-            dir.display(),
-            dir.display()
-        );
-    }
-    let tag = tag_of(dir);
+fn new_sandbox(dir: &Path, programs: PathBuf, args: &UpArgs) -> anyhow::Result<Sandbox> {
+    refuse_second(dir)?;
     let isolated = nix::unistd::geteuid().is_root();
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let major = if isolated {
         Some(unused_major(&majors_of_others()?)?)
     } else {
         None
     };
-    let nodes = (1..=count).map(|n| format!("node{n}")).collect();
     // The first kind of `--gpus`, if hollow nodes can pretend to it: one type, not a mixed board.
-    let first = gpus
+    let first = args
+        .gpus
         .split('/')
         .next()
         .filter(|kind| kind.contains(':') && !kind.contains(','));
-    let hollow_gpus = first.map(str::to_owned);
     let record = Record {
-        tag,
-        nodes,
-        port,
+        tag: tag_of(dir),
+        nodes: (1..=args.nodes).map(|n| format!("node{n}")).collect(),
+        port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
         isolated,
         programs,
         major,
-        hollow_nodes,
-        hollow_gpus,
+        hollow_nodes: args.hollow_nodes,
+        hollow_gpus: first.map(str::to_owned),
     };
     let sandbox = Sandbox {
         dir: dir.to_owned(),
@@ -190,6 +179,26 @@ fn new_sandbox(
     }
     sandbox.save()?;
     Ok(sandbox)
+}
+
+/// # Errors
+/// The directory holds a sandbox already.
+fn refuse_second(dir: &Path) -> anyhow::Result<()> {
+    if !dir.join("sandbox.json").exists() {
+        return Ok(());
+    }
+    let old = Sandbox::find(Some(dir))?;
+    let running: Vec<_> = old
+        .daemons()
+        .filter(|name| daemon::alive(&old, name).is_some())
+        .collect();
+    let state = if running.is_empty() {
+        "stopped".into()
+    } else {
+        running.join(", ")
+    };
+    let dir = dir.display();
+    bail!("{dir} holds a sandbox already ({state}). `gadm sandbox down --dir {dir}` ends it.");
 }
 
 /// Majors that other sandboxes of this machine took.
