@@ -230,15 +230,6 @@ pub enum Scope {
     AccountInPartition,
 }
 
-#[derive(Clone, Copy)]
-enum BoundedAmount {
-    Jobs,
-    Gpus,
-    Cpus,
-    Nodes,
-    GpuHours,
-}
-
 impl Bound {
     /// `None` when nothing is bounded.
     pub fn new(limits: &Limits, types: &GpuTypes) -> Option<Self> {
@@ -247,18 +238,13 @@ impl Bound {
 
     /// Two bounds on GPUs of one owner, of which both hold.
     pub fn with_gpus(limits: &Limits, also: Option<&GpuAmounts>, types: &GpuTypes) -> Option<Self> {
-        let amounts = limits
-            .gpus
-            .iter()
-            .chain(also)
-            .flat_map(|amounts| &amounts.0);
         let bound = Self {
             jobs: limits.running_jobs,
             cpus: limits.cpus,
             nodes: limits.nodes,
             gpu_hours: limits.running_gpu_hours,
-            gpus: amounts
-                .map(|(name, milli)| (types.number(name), *milli))
+            gpus: numbered(limits.gpus.as_ref(), types)
+                .chain(numbered(also, types))
                 .collect(),
         };
         let none = bound.jobs.is_none()
@@ -280,61 +266,10 @@ impl Bound {
     ) -> Option<Reason> {
         let none = Meter::default();
         let held = meter.unwrap_or(&none);
-        let (what, text) = match self.over(held, wanted, now)? {
-            ExceededBound::Jobs(most) => (
-                BoundedAmount::Jobs,
-                format!(
-                    "may run {} at once and runs {}",
-                    count(most, "job"),
-                    held.jobs
-                ),
-            ),
-            ExceededBound::Gpus(number, most) => {
-                let (has, wants) = (held.gpus_of(number), wanted.of(number));
-                (
-                    BoundedAmount::Gpus,
-                    holds(
-                        &types.text(number, most),
-                        &milli_text(has),
-                        &milli_text(wants),
-                    ),
-                )
-            }
-            ExceededBound::Cpus(most) => (
-                BoundedAmount::Cpus,
-                holds(
-                    &count(most, "CPU"),
-                    &held.cpus.to_string(),
-                    &wanted.cpus.to_string(),
-                ),
-            ),
-            ExceededBound::Nodes(most) => (
-                BoundedAmount::Nodes,
-                holds(
-                    &count(most, "node"),
-                    &held.nodes.to_string(),
-                    &wanted.nodes.to_string(),
-                ),
-            ),
-            ExceededBound::GpuHours(most) => {
-                let has = if held.endless > 0 {
-                    "are without end".into()
-                } else {
-                    format!("add up to {}", hours_text(held.promised))
-                };
-                let adds = promise(wanted, now).map_or("has no time limit".into(), |adds| {
-                    format!("adds {}", hours_text(adds))
-                });
-                (
-                    BoundedAmount::GpuHours,
-                    format!(
-                        "may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"
-                    ),
-                )
-            }
-        };
+        let over = self.over(held, wanted, now)?;
+        let text = over.text(held, wanted, now, types);
         Some(Reason::new(
-            scope.code(what),
+            scope.code(over),
             format!("{} {text}", subject()),
         ))
     }
@@ -382,49 +317,77 @@ pub enum ExceededBound {
     GpuHours(u64),
 }
 
+impl ExceededBound {
+    /// The end of a sentence that begins with the limit's subject.
+    fn text(self, held: &Meter, wanted: &Holding, now: Timestamp, types: &GpuTypes) -> String {
+        let holds = |most: String, has: String, wants: String| {
+            format!("may hold {most} and holds {has}; this job needs {wants}")
+        };
+        match self {
+            Self::Jobs(most) => {
+                let most = count(most, "job");
+                format!("may run {most} at once and runs {}", held.jobs)
+            }
+            Self::Gpus(number, most) => holds(
+                types.text(number, most),
+                milli_text(held.gpus_of(number)),
+                milli_text(wanted.of(number)),
+            ),
+            Self::Cpus(most) => holds(
+                count(most, "CPU"),
+                held.cpus.to_string(),
+                wanted.cpus.to_string(),
+            ),
+            Self::Nodes(most) => holds(
+                count(most, "node"),
+                held.nodes.to_string(),
+                wanted.nodes.to_string(),
+            ),
+            Self::GpuHours(most) => {
+                let has = if held.endless > 0 {
+                    "are without end".into()
+                } else {
+                    format!("add up to {}", hours_text(held.promised))
+                };
+                let adds = promise(wanted, now).map_or("has no time limit".into(), |adds| {
+                    format!("adds {}", hours_text(adds))
+                });
+                format!(
+                    "may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"
+                )
+            }
+        }
+    }
+}
+
 impl Scope {
-    const fn code(self, what: BoundedAmount) -> ReasonCode {
+    const fn code(self, what: ExceededBound) -> ReasonCode {
+        use ExceededBound as B;
         use ReasonCode as R;
         match (self, what) {
-            (Self::Account, BoundedAmount::Jobs) => R::AssocGrpJobsLimit,
-            (Self::Account, BoundedAmount::Gpus) => R::AssocGrpGRES,
-            (Self::Account, BoundedAmount::Cpus) => R::AssocGrpCpuLimit,
-            (Self::Account, BoundedAmount::Nodes) => R::AssocGrpNodeLimit,
-            (Self::Account | Self::UserInAccount, BoundedAmount::GpuHours) => {
-                R::AssocGrpGRESRunMinutes
-            }
-            (Self::UserInAccount, BoundedAmount::Jobs) => R::AssocMaxJobsLimit,
-            (Self::UserInAccount, BoundedAmount::Gpus) => R::AssocMaxGRESPerUser,
-            (Self::UserInAccount, BoundedAmount::Cpus) => R::AssocMaxCpuPerUser,
-            (Self::UserInAccount, BoundedAmount::Nodes) => R::AssocMaxNodePerUser,
+            (Self::Account, B::Jobs(_)) => R::AssocGrpJobsLimit,
+            (Self::Account, B::Gpus(..)) => R::AssocGrpGRES,
+            (Self::Account, B::Cpus(_)) => R::AssocGrpCpuLimit,
+            (Self::Account, B::Nodes(_)) => R::AssocGrpNodeLimit,
+            (Self::Account | Self::UserInAccount, B::GpuHours(_)) => R::AssocGrpGRESRunMinutes,
+            (Self::UserInAccount, B::Jobs(_)) => R::AssocMaxJobsLimit,
+            (Self::UserInAccount, B::Gpus(..)) => R::AssocMaxGRESPerUser,
+            (Self::UserInAccount, B::Cpus(_)) => R::AssocMaxCpuPerUser,
+            (Self::UserInAccount, B::Nodes(_)) => R::AssocMaxNodePerUser,
             // A partition's limits are those of its own QOS in Slurm.
-            (Self::Qos | Self::Partition, BoundedAmount::Jobs) => R::QOSGrpJobsLimit,
-            (Self::Qos | Self::Partition, BoundedAmount::Gpus) => R::QOSGrpGRES,
-            (Self::Qos | Self::Partition, BoundedAmount::Cpus) => R::QOSGrpCpuLimit,
-            (Self::Qos | Self::Partition, BoundedAmount::Nodes) => R::QOSGrpNodeLimit,
-            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Jobs) => {
-                R::QOSMaxJobsPerUserLimit
-            }
-            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Gpus) => R::QOSMaxGRESPerUser,
-            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Cpus) => {
-                R::QOSMaxCpuPerUserLimit
-            }
-            (Self::UserInQos | Self::UserInPartition, BoundedAmount::Nodes) => {
-                R::QOSMaxNodePerUserLimit
-            }
-            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Jobs) => {
-                R::MaxJobsPerAccount
-            }
-            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Gpus) => {
-                R::MaxGRESPerAccount
-            }
-            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Cpus) => {
-                R::MaxCpuPerAccount
-            }
-            (Self::AccountInQos | Self::AccountInPartition, BoundedAmount::Nodes) => {
-                R::MaxNodePerAccount
-            }
-            (_, BoundedAmount::GpuHours) => R::QOSGrpGRESRunMinutes,
+            (Self::Qos | Self::Partition, B::Jobs(_)) => R::QOSGrpJobsLimit,
+            (Self::Qos | Self::Partition, B::Gpus(..)) => R::QOSGrpGRES,
+            (Self::Qos | Self::Partition, B::Cpus(_)) => R::QOSGrpCpuLimit,
+            (Self::Qos | Self::Partition, B::Nodes(_)) => R::QOSGrpNodeLimit,
+            (Self::UserInQos | Self::UserInPartition, B::Jobs(_)) => R::QOSMaxJobsPerUserLimit,
+            (Self::UserInQos | Self::UserInPartition, B::Gpus(..)) => R::QOSMaxGRESPerUser,
+            (Self::UserInQos | Self::UserInPartition, B::Cpus(_)) => R::QOSMaxCpuPerUserLimit,
+            (Self::UserInQos | Self::UserInPartition, B::Nodes(_)) => R::QOSMaxNodePerUserLimit,
+            (Self::AccountInQos | Self::AccountInPartition, B::Jobs(_)) => R::MaxJobsPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, B::Gpus(..)) => R::MaxGRESPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, B::Cpus(_)) => R::MaxCpuPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, B::Nodes(_)) => R::MaxNodePerAccount,
+            (_, B::GpuHours(_)) => R::QOSGrpGRESRunMinutes,
         }
     }
 
@@ -462,27 +425,17 @@ pub fn job_exceeds(
         let text = format!("{} a job; this job {asked}", secs_text(most));
         return reason(ReasonCode::QOSMaxWallDurationPerJobLimit, text);
     }
-    for (name, most) in limits.gpus.iter().flat_map(|amounts| &amounts.0) {
-        let number = types.number(name);
-        if wanted.of(number) > *most {
-            let needs = milli_text(wanted.of(number));
-            return reason(
-                ReasonCode::QOSMaxGRESPerJob,
-                format!(
-                    "{} a job; this job needs {needs}",
-                    types.text(number, *most)
-                ),
-            );
+    for (number, most) in numbered(limits.gpus.as_ref(), types) {
+        if wanted.of(number) > most {
+            let (most, needs) = (types.text(number, most), milli_text(wanted.of(number)));
+            let text = format!("{most} a job; this job needs {needs}");
+            return reason(ReasonCode::QOSMaxGRESPerJob, text);
         }
     }
-    for (name, least) in limits.min_gpus.iter().flat_map(|amounts| &amounts.0) {
-        let number = types.number(name);
-        if wanted.of(number) < *least {
-            let asks = milli_text(wanted.of(number));
-            let text = format!(
-                "jobs of {} at least; this job asks for {asks}",
-                types.text(number, *least)
-            );
+    for (number, least) in numbered(limits.min_gpus.as_ref(), types) {
+        if wanted.of(number) < least {
+            let (least, asks) = (types.text(number, least), milli_text(wanted.of(number)));
+            let text = format!("jobs of {least} at least; this job asks for {asks}");
             return reason(ReasonCode::QOSMinGRES, text);
         }
     }
@@ -509,8 +462,9 @@ pub fn job_exceeds(
     None
 }
 
-fn holds(most: &str, has: &str, wants: &str) -> String {
-    format!("may hold {most} and holds {has}; this job needs {wants}")
+fn numbered(amounts: Option<&GpuAmounts>, types: &GpuTypes) -> impl Iterator<Item = (usize, u64)> {
+    let amounts = amounts.into_iter().flat_map(|amounts| &amounts.0);
+    amounts.map(|(name, milli)| (types.number(name), *milli))
 }
 
 /// `1 node`, `2 nodes`.

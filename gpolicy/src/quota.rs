@@ -144,7 +144,7 @@ impl Guarantees {
         held: &Holding,
     ) -> Option<GuaranteeShortage> {
         held.each().find_map(|(gpu_type, milli)| {
-            self.climb_short(tree, account, (gpu_type, milli), |above| {
+            self.climb_short(tree, account, gpu_type, milli, |above| {
                 (0, self.idle_apart[above as usize * self.types + gpu_type])
             })
         })
@@ -362,7 +362,7 @@ impl Guarantees {
         gpu_type: usize,
         milli: u64,
     ) -> Option<GuaranteeShortage> {
-        self.climb_short(tree, account, (gpu_type, milli), |above| {
+        self.climb_short(tree, account, gpu_type, milli, |above| {
             (
                 self.used(above, gpu_type),
                 self.set_apart[above as usize * self.types + gpu_type],
@@ -376,10 +376,10 @@ impl Guarantees {
         &self,
         tree: &AccountTree,
         account: u32,
-        asked: (usize, u64),
+        gpu_type: usize,
+        milli: u64,
         taken: impl Fn(u32) -> (u64, u64),
     ) -> Option<GuaranteeShortage> {
-        let (gpu_type, milli) = asked;
         let mut newly = milli;
         for above in tree.line(account) {
             let level = &self.levels[above as usize];
