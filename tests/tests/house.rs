@@ -42,19 +42,17 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::Fields, "gsim", 22),
     (Rule::FileLines, "gsched", 1232),
     (Rule::ImplFiles, "gsched", 5),
-    (Rule::LongFunctions, "gadm", 5),
+    (Rule::LongFunctions, "gadm", 1),
     (Rule::LongFunctions, "gcore", 7),
-    (Rule::LongFunctions, "gpolicy", 2),
     (Rule::LongFunctions, "gpuctld", 3),
     (Rule::LongFunctions, "gq", 15),
     (Rule::LongFunctions, "gsched", 38),
     (Rule::LongFunctions, "gsim", 17),
-    (Rule::LongFunctions, "gslurm", 8),
-    (Rule::LongFunctions, "gsub", 5),
+    (Rule::LongFunctions, "gslurm", 2),
+    (Rule::LongFunctions, "gsub", 1),
     (Rule::PersonComments, "gsched", 42),
     (Rule::StopTypes, "benches", 1),
     (Rule::StopTypes, "gsched", 21),
-    (Rule::TupleArguments, "gpolicy", 1),
     (Rule::TupleArguments, "gsched", 40),
     (Rule::TwiceTypes, "benches", 1),
     (Rule::TwiceTypes, "gsched", 4),
@@ -62,6 +60,7 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
 
 /// Functions that are one table or one long `match`, and structs with more fields that belong together, each with the reason.
 const EXCUSED: &[(&str, &str, &str)] = &[
+    ("gadm", "partition_table", "one record, a line for each key"),
     (
         "gconfig",
         "read_partition",
