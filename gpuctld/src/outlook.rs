@@ -8,8 +8,8 @@ use crate::planner::step_back;
 use crate::store::forecasts::{self, ForecastStore};
 use gcore::ctl::{Job, State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
+use gpolicy::run_lengths::RunLengths;
 use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Plans, Record, Said};
-use gsched::run_lengths::RunLengths;
 use gsched::{Engine, Forecast, WorkBudget};
 use gwire::api::{IntervalRecord, StartInterval};
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,7 +178,7 @@ impl Learner {
         let at_limits: BTreeMap<JobId, Timestamp> =
             starts(Engine::default().forecast(&picture, &ids, WORK)).collect();
         let expected =
-            starts(Engine::default().forecast(&outlook.lengths().believed(picture), &ids, WORK));
+            starts(Engine::default().forecast(&picture.believed(&outlook.lengths()), &ids, WORK));
         let mut known = outlook.known();
         let mut said = Vec::new();
         for (one, expected) in expected {

@@ -367,7 +367,7 @@ impl Ages {
             ..
         } = outcome;
         let past = said.past(*ended, *started);
-        // Who starts before it is old enough to be forecast again asks for no interval, and would hide how long the others wait.
+        // A job that starts before its next forecast asks for no interval, and would hide how long the others wait.
         let is_long = said.age > 0 || past.waited_secs >= AGES_SECS[1];
         if *sampled && is_long {
             self.past.push_back(past);

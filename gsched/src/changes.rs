@@ -21,6 +21,11 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// The runs that differ; `None`: any may.
+    pub fn known_runs(&self) -> Option<&BTreeSet<RunId>> {
+        (!self.everything).then_some(&self.runs)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
             && self.nodes.is_empty()

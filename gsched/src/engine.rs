@@ -7,7 +7,6 @@ use crate::backfill::promised::Promised;
 use crate::changes::Changes;
 use crate::cluster::network::Network;
 use crate::cluster::nodes::Cluster;
-use crate::fair_tree::Standings;
 use crate::job::job_classes::JobClasses;
 use crate::job::queue::Queue;
 use crate::ledger::Ledger;
@@ -16,10 +15,11 @@ use crate::place::counted::GpuReservation;
 use crate::place::score::Scores;
 use crate::place::search::SearchMemo;
 use crate::snapshot::Snapshot;
-use crate::window::Windows;
 use gmodel::JobId;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::Policy;
+use gpolicy::fair_tree::Standings;
+use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -70,7 +70,9 @@ impl Engine {
     /// Brings everything up to a snapshot, with nothing taken by a pass.
     pub(crate) fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.cluster.sync(snapshot, changes);
-        self.memory.standings.note(changes);
+        self.memory
+            .standings
+            .note(changes.and_then(Changes::known_runs));
         let same_policy = self.seen.as_ref().is_some_and(|(config, policy)| {
             (Arc::ptr_eq(config, &snapshot.config) || *config == snapshot.config)
                 && (Arc::ptr_eq(policy, &snapshot.policy) || *policy == snapshot.policy)
@@ -79,7 +81,7 @@ impl Engine {
         if !same_policy || generation != self.generation {
             self.memory.shapes.clear();
             self.cluster.sort_again(snapshot);
-            self.memory.windows = Windows::new(snapshot);
+            self.memory.windows = Windows::new(&snapshot.config, &snapshot.policy, &snapshot.nodes);
             self.memory.network =
                 Network::new(&snapshot.config.scheduler.topology, &snapshot.nodes);
             self.generation = generation;

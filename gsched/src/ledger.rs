@@ -8,7 +8,7 @@ use crate::cluster::gpu_types::{GpuTypesOfNodes, gpu_types};
 use crate::headroom::{self, IdleGpus};
 use crate::plan::Preempt;
 use crate::preempt::leaving::promised_guarantee;
-use crate::priority::{guaranteed_as, may_start};
+use crate::queue_order::{guaranteed_as, may_start};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, Limits, Period};

@@ -19,7 +19,7 @@ use crate::place::search::{Ask, Search};
 use crate::plan::{Nomination, Plan, Preempt, Sizes, WorkBudget};
 use crate::preempt::leaving::{LaterVictims, LeavingRuns};
 use crate::preempt::victims::VictimCandidates;
-use crate::priority::of_starts;
+use crate::queue_order::of_starts;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::world::World;
 use fixedbitset::FixedBitSet;

@@ -3,9 +3,9 @@
 use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
 use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq, Timestamp};
+pub use gpolicy::pending_job::Nomination;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// A proposal made from the state at `made_from`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,18 +185,6 @@ fn of_those(
     let ids: BTreeSet<JobId> = reasons.iter().map(|(id, _)| *id).collect();
     let told = nominations.iter().filter(|(id, _)| ids.contains(id));
     told.cloned().collect()
-}
-
-/// A preemption under way for a job. Its nodes are held for the job until it starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nomination {
-    /// Where the job is to start; empty where the proof named no nodes (a suspension).
-    #[serde(default, skip_serializing_if = "no_nodes")]
-    pub nodes: Arc<Vec<NodeId>>,
-}
-
-fn no_nodes(nodes: &Arc<Vec<NodeId>>) -> bool {
-    nodes.is_empty()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@
 
 use gcore::ctl::{Event, Mirror, State};
 use gmodel::{JobId, Timestamp};
+use gpolicy::run_lengths::RunLengths;
 use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, Said};
-use gsched::run_lengths::RunLengths;
 use gsched::{Engine, Forecast, WorkBudget};
 use gsim::trace_run::Observer;
 use serde::Serialize;
@@ -169,7 +169,7 @@ impl ForecastObserver {
             return;
         }
         self.forecasts += 1;
-        let believed = self.lengths.believed(picture.clone());
+        let believed = picture.clone().believed(&self.lengths);
         let ids: BTreeSet<JobId> = due.keys().copied().collect();
         let at_limits: BTreeMap<JobId, Timestamp> =
             starts(self.engine.forecast(picture, &ids, UNBOUNDED)).collect();

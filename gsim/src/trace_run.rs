@@ -268,7 +268,7 @@ impl<'a> TraceRun<'a> {
         let windows = policy
             .reservations
             .values()
-            .filter_map(|one| gsched::window::next(one, now));
+            .filter_map(|one| gpolicy::window::next(one, now));
         let turns = windows.map(|(from, to)| if from > now { from } else { to });
         let budgets = policy
             .accounts

@@ -20,7 +20,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gcore", &["gmodel", "gpolicy", "gsched"]),
     ("gsim", &["gmodel", "gconfig", "gpolicy", "gsched", "gcore"]),
     // Experiments, outside of the default build.
-    ("gsim-lab", &["gmodel", "gsched", "gcore", "gsim"]),
+    (
+        "gsim-lab",
+        &["gmodel", "gpolicy", "gsched", "gcore", "gsim"],
+    ),
     ("gwire", &["gmodel"]),
     ("gsys", &["gmodel"]),
     ("nvml-sim", &["gmodel"]),

@@ -3,8 +3,8 @@
 
 use super::open::open_second_writer;
 use gmodel::{JobId, Timestamp};
+use gpolicy::run_lengths::{RunLengths, RunOwner};
 use gsched::calibration::{Interval, Open, Outcome, Plans, Said};
-use gsched::run_lengths::{RunLengths, Whose};
 use rusqlite::{Connection, Row, params};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -156,7 +156,7 @@ impl ForecastStore {
             let (account, user, partition): (String, String, String) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
             let (start, end): (i64, i64) = (row.get(4)?, row.get(5)?);
-            let whose = Whose {
+            let whose = RunOwner {
                 account: &account,
                 user: &user,
                 partition: &partition,

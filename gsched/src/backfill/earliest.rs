@@ -5,7 +5,6 @@ use crate::backfill::promised::Early;
 use crate::cluster::network::{Network, any_switches_from};
 use crate::cluster::nodes::Cluster;
 use crate::cluster::nodes::end_after;
-use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::engine::Memory;
 use crate::job::job_class::{JobClass, JobClassId};
 use crate::pass::Pass;
@@ -18,6 +17,7 @@ use crate::place::search::{Ask, Search};
 use crate::snapshot::PendingJob;
 use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
+use gpolicy::pending_job::UNLIMITED_SECS;
 
 /// All nodes that have room for a shape by themselves from one time on and before another, of those that the search for an
 /// earliest start looked at just now; if they are too few for it.

@@ -5,8 +5,8 @@
 
 use crate::cluster::timeline::Need;
 use crate::job::job_class::{JobClass, JobClassId};
-use crate::window::Claim;
 use gmodel::Timestamp;
+use gpolicy::reserved_nodes::Claim;
 use std::sync::Arc;
 
 /// Bounds that are kept; those that follow are searched for.

@@ -1,6 +1,5 @@
 //! GPUs of a node that are alike: type, memory, NVLink island, part.
 
-use crate::snapshot::SchedNode;
 use gmodel::GpuPart;
 use gmodel::node::GpuEntry;
 
@@ -27,12 +26,4 @@ impl GpuGroup {
             mps: gpu.info.mps,
         }
     }
-}
-
-/// GPUs of a node, sick and missing ones too; slices are no more of them.
-pub(crate) fn gpus_of(node: &SchedNode) -> usize {
-    node.gpus
-        .iter()
-        .filter(|gpu| gpu.info.slice.is_none())
-        .count()
 }

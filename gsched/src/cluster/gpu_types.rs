@@ -3,13 +3,11 @@
 //! Made once a pass with the ledger. Knows nodes by their GPUs only: what is free is for the timeline.
 
 use crate::snapshot::{RunningRun, Snapshot};
-use gmodel::config::MigCuts;
-use gmodel::mig::least_milli;
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, Policy};
 use gpolicy::limits::{ALL, GpuTypes, Holding};
-use std::collections::BTreeMap;
+use gpolicy::slice_sizes::SliceSizes;
 
 /// The type of each node's GPUs, by slot.
 #[derive(Clone, Debug, Default)]
@@ -22,10 +20,6 @@ pub(crate) struct GpuTypesOfNodes {
     /// Where there are quotas.
     slices: SliceSizes,
 }
-
-/// Thousandths of a GPU that a slice of a profile counts: the most of those there are or are cut as needed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SliceSizes(BTreeMap<String, u32>);
 
 impl GpuTypesOfNodes {
     pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
@@ -45,7 +39,7 @@ impl GpuTypesOfNodes {
             all.find_partitions(snapshot);
         }
         if snapshot.policy.has_quotas() {
-            all.slices = SliceSizes::new(snapshot);
+            all.slices = SliceSizes::new(&snapshot.config, &snapshot.nodes);
         }
         all
     }
@@ -110,49 +104,6 @@ impl GpuTypesOfNodes {
                 u64::from(grant.part.milli()),
             );
         }
-    }
-}
-
-impl SliceSizes {
-    pub fn new(snapshot: &Snapshot) -> Self {
-        let mut sizes: BTreeMap<String, u32> = BTreeMap::new();
-        let mut note = |profile: &str, milli: u32| match sizes.get_mut(profile) {
-            Some(most) => *most = milli.max(*most),
-            None => drop(sizes.insert(profile.to_owned(), milli)),
-        };
-        let cuts = snapshot
-            .config
-            .partitions
-            .iter()
-            .any(|partition| partition.mig == MigCuts::Planned);
-        for node in &snapshot.nodes {
-            for gpu in node.gpus.iter() {
-                gpu.info
-                    .slice
-                    .iter()
-                    .for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
-            }
-            let kinds = node
-                .mig
-                .boards
-                .iter()
-                .filter(|_| cuts)
-                .flat_map(|board| &board.kinds);
-            kinds.for_each(|kind| note(&kind.profile, kind.part().milli()));
-        }
-        Self(sizes)
-    }
-
-    /// What a slice of a profile counts; where there is none, what its name says that it is at least.
-    pub fn milli(&self, profile: &str) -> u32 {
-        let named = self
-            .0
-            .iter()
-            .filter(|(name, _)| name.eq_ignore_ascii_case(profile));
-        named
-            .map(|(_, milli)| *milli)
-            .max()
-            .unwrap_or_else(|| least_milli(profile))
     }
 }
 

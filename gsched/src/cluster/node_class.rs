@@ -2,7 +2,7 @@
 //!
 //! A request is worked out once for each make, so that looking at a node compares a few integers.
 
-use crate::cluster::gpu_group::{GpuGroup, gpus_of};
+use crate::cluster::gpu_group::GpuGroup;
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::cluster::wiring::Wiring;
 use crate::job::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
@@ -80,7 +80,7 @@ impl NodeClasses {
         let key = (
             node.cpus,
             node.mem_bytes,
-            gpus_of(node),
+            node.gpu_count(),
             slots,
             Wiring::of(&node.gpus),
         );

@@ -8,7 +8,7 @@ use crate::changes::Changes;
 use crate::cluster::node_class::{NodeClassId, NodeClasses};
 use crate::cluster::node_state::NodeState;
 use crate::cluster::node_states::{ByNodeState, NodeStateId, NodeStates};
-use crate::cluster::timeline::{Need, UNLIMITED_SECS};
+use crate::cluster::timeline::Need;
 use crate::job::usual::{Sort, UsualJobs};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot, place_of_node};
 use fixedbitset::FixedBitSet;
@@ -16,6 +16,8 @@ use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
+use gpolicy::pending_job::UNLIMITED_SECS;
+use gpolicy::running_run::end_of;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -103,15 +105,6 @@ struct KnownRun {
     leaves: bool,
     frozen: bool,
     sort: Sort,
-}
-
-/// When what a run holds is expected back.
-pub fn end_of(run: &RunningRun) -> Timestamp {
-    let from = run.started.unwrap_or(run.placed);
-    let end = run
-        .ends_by
-        .unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
-    run.leaves_by.map_or(end, |leaves| leaves.min(end))
 }
 
 /// When a run that starts at a time with this limit ends at the latest.

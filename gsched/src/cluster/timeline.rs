@@ -9,8 +9,6 @@ use gmodel::Timestamp;
 pub const GROUPS: usize = 16;
 /// Some of them, a bit each.
 pub type Kinds = u16;
-/// A run without a limit is planned as if it ended after a year, as Slurm has it.
-pub const UNLIMITED_SECS: u32 = 366 * 86_400;
 
 /// Countable resources of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

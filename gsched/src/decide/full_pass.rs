@@ -13,7 +13,7 @@ use crate::preempt::nomination::know_freed;
 use crate::preempt::resume::{resume_first, resume_rest};
 use crate::preempt::victims::VictimCandidates;
 use crate::preempt::what_if;
-use crate::priority::in_order;
+use crate::queue_order::in_order;
 use crate::snapshot::Snapshot;
 use gmodel::RunClass;
 use gmodel::config::MigCuts;

@@ -7,7 +7,6 @@ use crate::backfill::deferred::reserve_wanted;
 use crate::backfill::planned::PlannedStart;
 use crate::backfill::reserve::keep_promises;
 use crate::changes::Changes;
-use crate::cluster::nodes::end_of;
 use crate::decide::start::start_now;
 use crate::decide::walk::{Turns, nobody, sync_queue};
 use crate::engine::{Engine, QuickPassState};
@@ -20,6 +19,7 @@ use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
 use gmodel::JobId;
 use gmodel::policy::Backfill;
+use gpolicy::running_run::end_of;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) fn quick_pass(
     changes: &Changes,
     budget: WorkBudget,
 ) -> Option<Plan> {
-    engine.memory.standings.note(Some(changes));
+    engine.memory.standings.note(changes.known_runs());
     let mut left = engine.left.take()?;
     let (config, policy) = engine.seen.clone()?;
     let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);

@@ -4,7 +4,6 @@ use crate::backfill::choices::waits_elsewhere;
 use crate::backfill::deferred::{begin_last, may_reserve, reserve_wanted};
 use crate::backfill::planned::{DeferredStart, MOST_RESERVED_TASKS, NodeWait};
 use crate::cluster::nodes::end_after;
-use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::decide::withheld::kept_for_others;
 use crate::job::job_class::JobClassId;
 use crate::mig::hold::hold_back_for;
@@ -16,6 +15,7 @@ use crate::preempt::nomination::is_freed_elsewhere;
 use crate::preempt::what_if::{expect_later, fits_when_idle, preempt_for};
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
+use gpolicy::pending_job::UNLIMITED_SECS;
 
 /// A job that waits for resources gets a start if it is among the first, and a reason.
 pub(crate) fn keep_waiting(

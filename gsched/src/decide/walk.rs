@@ -13,7 +13,6 @@ use crate::decide::start::start_by;
 use crate::decide::wait::keep_waiting;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::{Engine, QuickPassState};
-use crate::fair_tree::Standings;
 use crate::job::job_class::JobClassId;
 use crate::job::queue::{GroupContext, Queue, QueueGroup, QueueTurn};
 use crate::job::reason;
@@ -27,6 +26,7 @@ use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
 use gmodel::policy::JobOrder;
 use gmodel::{Reason, ReasonCode};
+use gpolicy::fair_tree::Standings;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -105,7 +105,8 @@ impl<'a> Turns<'a> {
         let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
             && snapshot.config.scheduler.priority.fair_share > 0;
         if by_share && owners.any(|owner| Some(owner) != first) {
-            turns.fair_shares = standings.factors(snapshot, queue.made, queue.owners());
+            turns.fair_shares =
+                standings.factors(snapshot.usage_input(), queue.made, queue.owners());
         }
         let heads: Vec<_> = lines()
             .map(|(number, line)| Reverse((turns.rank(line, 0), number, 0)))

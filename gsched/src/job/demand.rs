@@ -3,16 +3,15 @@
 //! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
 //! spread evenly, the first nodes taking the rest.
 
-use crate::cluster::gpu_group::{GpuGroup, gpus_of};
-use crate::snapshot::{NodeMig, SchedNode};
+use crate::cluster::gpu_group::GpuGroup;
+use crate::snapshot::SchedNode;
 use gmodel::GpuPart;
 use gmodel::Request;
 use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, MemRequest};
-use gmodel::mig::{MEMORY_SLICES, MigBoard, MigKind, least_milli};
+use gmodel::mig::{MEMORY_SLICES, least_milli};
 use gmodel::node::GpuInfo;
-use gmodel::run::NodeShare;
 use std::collections::BTreeMap;
 
 /// One way to serve a job: a demand for each node of a run, the largest first.
@@ -305,7 +304,7 @@ impl NodeDemand {
             .map(|gpu| gpu.info.part().memory_milli())
             .min()
             .unwrap_or(1000);
-        if self.mem_of(node.cpus, node.mem_bytes, gpus_of(node), milli) > node.mem_bytes {
+        if self.mem_of(node.cpus, node.mem_bytes, node.gpu_count(), milli) > node.mem_bytes {
             return Err(Lack::Memory);
         }
         Ok(())
@@ -339,47 +338,5 @@ impl NodeDemand {
         !self.is_linked()
             && boards.map(of_board).sum::<u32>() >= self.gpus.count()
             && self.cpus <= node.cpus
-    }
-}
-
-impl NodeMig {
-    /// What a GPU can be cut into.
-    pub fn kinds_of(&self, gpu: &GpuInfo) -> &[MigKind] {
-        let same = |board: &&MigBoard| {
-            board.memory_mib == gpu.memory_mib && board.gpu_type == gpu.gpu_type
-        };
-        self.boards
-            .iter()
-            .find(same)
-            .map_or(&[], |board| &board.kinds)
-    }
-}
-
-impl SchedNode {
-    /// Takes a share out of what is free.
-    pub fn take(&mut self, share: &NodeShare) {
-        self.free_cpus = self.free_cpus.saturating_sub(share.cpus);
-        self.free_mem_bytes = self.free_mem_bytes.saturating_sub(share.mem_bytes);
-        self.runs += 1;
-        for grant in &share.gpus.0 {
-            if let Some(free) = self.free_gpu_milli.get_mut(usize::from(grant.slot.0)) {
-                *free = free.saturating_sub(grant.part.of_slot_milli());
-            }
-        }
-    }
-
-    /// Gives a share back.
-    pub fn give(&mut self, share: &NodeShare) {
-        self.free_cpus = (self.free_cpus + share.cpus).min(self.cpus);
-        self.free_mem_bytes = (self.free_mem_bytes + share.mem_bytes).min(self.mem_bytes);
-        self.runs = self.runs.saturating_sub(1);
-        for grant in &share.gpus.0 {
-            let at = usize::from(grant.slot.0);
-            if self.gpus.get(at).is_some_and(|gpu| gpu.usable())
-                && let Some(free) = self.free_gpu_milli.get_mut(at)
-            {
-                *free = (*free + grant.part.of_slot_milli()).min(gmodel::gpu_set::WHOLE_GPU_MILLI);
-            }
-        }
     }
 }

@@ -5,12 +5,13 @@ use crate::cluster::nodes::Cluster;
 use crate::job::demand::Demand;
 use crate::job::job_class::{Candidates, ClassFindings, JobAlternative, JobClass, JobClassId};
 use crate::snapshot::{BarredNode, PendingJob, Snapshot};
-use crate::window::{self, Claim, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuKind};
 use gmodel::policy::Placement;
 use gmodel::{JobSpec, NodeId, Reason, ReasonCode};
+use gpolicy::reserved_nodes::{Claim, Windows};
+use gpolicy::window;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -276,7 +277,7 @@ pub(crate) fn candidates(
     spec: &JobSpec,
     (partition, barred): (usize, &[BarredNode]),
     (snapshot, cluster): (&Snapshot, &Cluster),
-    own: Option<&window::Reserved>,
+    own: Option<&gpolicy::reserved_nodes::ReservedNodes>,
 ) -> Result<Arc<Candidates>, Reason> {
     let request = &spec.request;
     let constraint = request

@@ -9,12 +9,12 @@ use crate::job::job_class::{JobClass, JobClassId};
 use crate::job::job_classes::JobClasses;
 use crate::job::reason::{self, standing};
 use crate::job::usual::{NO_SORT, Sort, UsualJobs};
-use crate::priority::{Factors, Scale};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::window::Windows;
 use gmodel::policy::JobOrder;
 use gmodel::{JobId, Reason, Timestamp};
 use gpolicy::names::Names;
+use gpolicy::priority::{Factors, Scale};
+use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -125,7 +125,7 @@ impl Queue {
                 known.cluster.usual.forget_queue();
                 known.cluster.usual.queue_is_known = true;
                 *self = Self {
-                    scale: Scale::new(snapshot),
+                    scale: Scale::new(&snapshot.config, &snapshot.policy, &snapshot.nodes),
                     era: known.shapes.era(),
                     made: self.made + 1,
                     ..Self::default()
@@ -279,7 +279,9 @@ impl Queue {
         if let Some(line) = self.by_key.get(&key) {
             return *line;
         }
-        let (tier, factors) = self.scale.factors(known.snapshot, spec);
+        let (tier, factors) =
+            self.scale
+                .factors(&known.snapshot.config, &known.snapshot.policy, spec);
         let factors = Factors {
             nice: job.nice,
             ..factors
@@ -396,7 +398,11 @@ impl QueueGroup {
             fair_share,
             ..self.factors
         };
-        shared.at_age(self.eligible[at], snapshot)
+        shared.at_age(
+            self.eligible[at],
+            snapshot.now,
+            &snapshot.config.scheduler.priority,
+        )
     }
 
     /// The first from a place on that asks for less than so many seconds.

@@ -3,9 +3,9 @@
 //! Decides nothing: a limit is checked by the ledger at each start.
 
 use super::{Found, Ledger, LimitId, Take};
-use crate::cluster::nodes::end_of;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::{JobId, Reason, RunClass, Timestamp};
+use gpolicy::running_run::end_of;
 use serde::{Deserialize, Serialize};
 
 /// The job of the run that ends first of those that hold a limit.

@@ -3,7 +3,7 @@
 //! Counts nothing and decides nothing: the ledger does.
 
 use super::{Ledger, Who};
-use crate::priority::{asked, guaranteed_as};
+use crate::queue_order::{asked, guaranteed_as};
 use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
 use gmodel::policy::{BudgetKind, Period};

@@ -10,7 +10,7 @@ fn check(text: &str, want: Expect) {
     let snapshot = world(text);
     let ledger = Ledger::new(&snapshot);
     let answers = snapshot.pending.iter().map(|job| {
-        let gpus = crate::priority::gpus_asked(&job.spec.request).1 / 1000;
+        let gpus = gpolicy::priority::gpus_asked(&job.spec.request).1 / 1000;
         let mut take = take("h100", gpus);
         take.nodes = job.spec.request.nodes_min;
         match ledger.check(job, &take) {

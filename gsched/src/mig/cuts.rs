@@ -9,11 +9,11 @@ use crate::job::demand::{Demand, NodeDemand};
 use crate::mig::held_back::{HeldGpu, may_use};
 use crate::plan::Cut;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::window::Windows;
 use gmodel::config::{MigCuts, MigLayout};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
 use gmodel::node::GpuInfo;
+use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Waiting jobs, and tasks of one array, that are looked at.
@@ -314,12 +314,7 @@ impl<'a> Floor<'a> {
             .map(|(_, kind)| kind.part().memory_milli())
             .min()
             .unwrap_or(1000);
-        wanted.mem_of(
-            node.cpus,
-            node.mem_bytes,
-            crate::cluster::gpu_group::gpus_of(node),
-            milli,
-        )
+        wanted.mem_of(node.cpus, node.mem_bytes, node.gpu_count(), milli)
     }
 
     /// Cuts for the queue, each GPU filled up.

@@ -3,10 +3,10 @@
 use crate::job::demand::NodeDemand;
 use crate::preempt::holders::usable_nodes;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::window::Windows;
 use gmodel::Timestamp;
 use gmodel::mig::MigKind;
 use gmodel::node::GpuInfo;
+use gpolicy::reserved_nodes::Windows;
 
 /// A GPU that is held back.
 #[derive(Clone, Debug)]

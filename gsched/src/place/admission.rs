@@ -25,7 +25,7 @@ pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> 
             secs_text(one.duration_secs)
         ));
     }
-    match crate::window::next(one, pass.snapshot.now) {
+    match gpolicy::window::next(one, pass.snapshot.now) {
         None => wait(format!("reservation {name:?} is over")),
         Some((from, _)) if from > pass.snapshot.now && !one.flex => {
             wait(format!("reservation {name:?} begins at {from}"))

@@ -3,7 +3,7 @@
 //! GPUs are set apart anew in each pass, on the smallest node that has enough, so that they stand still while runs come and go.
 
 use crate::cluster::node_state::Hold;
-use crate::cluster::nodes::{Cluster, end_after, end_of};
+use crate::cluster::nodes::{Cluster, end_after};
 use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
 use crate::job::job_class::JobClassId;
@@ -13,11 +13,13 @@ use crate::place::counted::{
 };
 use crate::place::search::{Ask, Search};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::window::{Claim, Window, Windows, asked};
 use gmodel::policy::{ALL_GPUS, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
 use gmodel::{Reason, ReasonCode, Timestamp};
 use gpolicy::limits::milli_text;
+use gpolicy::reserved_nodes::{Claim, Windows};
+use gpolicy::running_run::end_of;
+use gpolicy::window::{Window, asked};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! Facts about the whole policy that passes ask once: any limit at all, any limit on time, licences over time.
 
-use crate::cluster::nodes::end_of;
 use crate::cluster::timeline::Count;
 use crate::snapshot::Snapshot;
 use gmodel::config::Partition;
 use gmodel::policy::{Account, Limits, Qos};
+use gpolicy::running_run::end_of;
 use std::collections::BTreeMap;
 
 /// Whether the policy has no limits at all.

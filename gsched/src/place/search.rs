@@ -7,14 +7,15 @@ use crate::cluster::network::Network;
 use crate::cluster::node_states::{ByNodeState, NodeStateId};
 use crate::cluster::nodes::Cluster;
 use crate::cluster::picked::{PickedNodes, count, each, stretches};
-use crate::cluster::timeline::{Need, UNLIMITED_SECS};
+use crate::cluster::timeline::Need;
 use crate::job::job_class::{Candidates, JobClass};
 use crate::place::score::{Score, Scores};
 use crate::snapshot::Snapshot;
-use crate::window::{Span, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gmodel::policy::Placement;
+use gpolicy::pending_job::UNLIMITED_SECS;
+use gpolicy::reserved_nodes::{Span, Windows};
 use std::collections::BinaryHeap;
 use std::ops::Range;
 

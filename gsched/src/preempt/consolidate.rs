@@ -3,7 +3,6 @@
 //! Only where the site says `consolidate`, only for the first that waits in a partition, and only with the proof: the job
 //! fits without them, and each of them fits elsewhere at the same time.
 
-use crate::cluster::nodes::end_of;
 use crate::cluster::timeline::Need;
 use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
@@ -13,10 +12,11 @@ use crate::preempt::holders::usable_nodes;
 use crate::preempt::nomination::{add_preempts, free_for, nominate};
 use crate::preempt::what_if::starts_without;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use crate::window::Claim;
 use gmodel::policy::PreemptMode;
 use gmodel::{GpuPart, Reason, ReasonCode, RunClass, RunId};
 use gpolicy::limits::count;
+use gpolicy::reserved_nodes::Claim;
+use gpolicy::running_run::end_of;
 use std::collections::BTreeSet;
 
 /// Runs that are moved for one job at most.

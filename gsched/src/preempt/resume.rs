@@ -4,10 +4,11 @@
 //! with its GPUs. Licences are not lent: what stands still keeps its seat at the licence server, so it need not wait for
 //! them. (Slurm counts those of suspended jobs too: `license_job_get` after a restart.) Never suspends: that is preempt's.
 
-use crate::cluster::timeline::{Need, UNLIMITED_SECS};
+use crate::cluster::timeline::Need;
 use crate::pass::Pass;
 use crate::snapshot::RunningRun;
 use gmodel::{JobId, Timestamp};
+use gpolicy::pending_job::UNLIMITED_SECS;
 
 /// At the beginning of a pass: a run resumes, or keeps what is free, if the job it was suspended for is gone.
 pub(crate) fn resume_first(pass: &mut Pass) {

@@ -7,7 +7,7 @@ use crate::backfill::earliest::earliest_start;
 use crate::cluster::node_class::NodeClassId;
 use crate::cluster::node_state::NodeState;
 use crate::cluster::node_states::NodeStateId;
-use crate::cluster::nodes::{end_after, end_of};
+use crate::cluster::nodes::end_after;
 use crate::cluster::picked::PickedNodes;
 use crate::headroom::IdleGpus;
 use crate::job::job_class::JobClassId;
@@ -25,6 +25,7 @@ use fixedbitset::FixedBitSet;
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSet, JobId, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gpolicy::running_run::end_of;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.

@@ -453,7 +453,7 @@ fn a_guarantee_is_asked_for_once() {
         Arc::make_mut(&mut job.spec).account = "lab".into();
     }
     let ledger = crate::ledger::Ledger::new(&snapshot);
-    let order = crate::priority::in_order(&snapshot, &ledger);
+    let order = crate::queue_order::in_order(&snapshot, &ledger);
     let classes: Vec<_> = order
         .iter()
         .map(|one| (snapshot.pending[one.at].id.0, one.class.unwrap()))

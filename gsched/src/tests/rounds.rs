@@ -5,7 +5,9 @@ use super::promises::is_within_the_node;
 use super::{RESERVING, some_reservations};
 use crate::ledger::Ledger;
 use crate::tests::world::world;
-use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, forecast, plan, priority};
+use crate::{
+    Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, forecast, plan, queue_order,
+};
 use gmodel::config::GpuSharing;
 use gmodel::policy::{Backfill, GpuAmounts, Limits, Placement};
 use gmodel::{JobId, NodeId, RunClass, RunId, Timestamp};
@@ -473,7 +475,7 @@ fn owed(snapshot: &Snapshot) -> BTreeSet<JobId> {
         }
     }
     let ledger = Ledger::new(&left);
-    let order = priority::in_order(&left, &ledger);
+    let order = queue_order::in_order(&left, &ledger);
     let guaranteed: BTreeSet<JobId> = order
         .iter()
         .filter(|one| one.class == Some(RunClass::Guaranteed))
@@ -573,9 +575,9 @@ proptest! {
 }
 
 fn before_and_after(snapshot: &Snapshot, cut: &prop::sample::Index) -> Result<(), TestCaseError> {
-    let order = priority::in_order(snapshot, &Ledger::new(snapshot));
+    let order = queue_order::in_order(snapshot, &Ledger::new(snapshot));
     let (first, rest) = order.split_at(cut.index(order.len()));
-    let ids = |part: &[priority::Ordered]| {
+    let ids = |part: &[queue_order::Ordered]| {
         part.iter()
             .map(|one| snapshot.pending[one.at].id)
             .collect::<BTreeSet<JobId>>()

@@ -1,7 +1,7 @@
 //! Guarantees of GPUs of one type, and jobs that name none: they are owed what of it is left, and no more.
 
 use crate::ledger::Ledger;
-use crate::priority::in_order;
+use crate::queue_order::in_order;
 use crate::tests::world::world;
 use crate::{Plan, Snapshot, WorkBudget, plan};
 use gmodel::{JobId, RunClass};

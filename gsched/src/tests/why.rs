@@ -260,8 +260,8 @@ fn who_would_end_after_its_deadline_has_no_start() {
 
 #[test]
 fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit() {
-    let mut lengths = crate::run_lengths::RunLengths::default();
-    let whose = |user| crate::run_lengths::Whose {
+    let mut lengths = gpolicy::run_lengths::RunLengths::default();
+    let whose = |user| gpolicy::run_lengths::RunOwner {
         account: "",
         user,
         partition: "main",
@@ -272,7 +272,7 @@ fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit()
             "reservation r {reservation}\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\n{job}"
         ));
         let told = forecast(
-            &lengths.believed(picture.clone()),
+            &picture.clone().believed(&lengths),
             &picture.pending.iter().map(|job| job.id).collect(),
         );
         told.iter()
@@ -334,8 +334,8 @@ fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit()
 
 #[test]
 fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_whole_limit() {
-    let mut lengths = crate::run_lengths::RunLengths::default();
-    let whose = |user| crate::run_lengths::Whose {
+    let mut lengths = gpolicy::run_lengths::RunLengths::default();
+    let whose = |user| gpolicy::run_lengths::RunOwner {
         account: "",
         user,
         partition: "main",
@@ -344,7 +344,7 @@ fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_wh
     let expected = |text: &str| {
         let picture = picture(text);
         let told = forecast(
-            &lengths.believed(picture.clone()),
+            &picture.clone().believed(&lengths),
             &picture.pending.iter().map(|job| job.id).collect(),
         );
         told.iter()

@@ -4,11 +4,12 @@
 use super::kept::{end, enter};
 use super::picture;
 use super::promises::is_within_the_node;
-use crate::window::{Window, asked, least_secs, next};
 use crate::{Engine, PendingJob, RunningRun, SchedNode, Snapshot, WorkBudget, forecast, plan};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
 use gmodel::{JobId, ReasonCode, Timestamp};
+use gpolicy::pending_job::least_secs;
+use gpolicy::window::{Window, asked, next};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -28,7 +28,9 @@ pub(crate) fn run_limit(
 ) -> Option<Option<u32>> {
     let least = least_secs(spec, limit_secs);
     let longest = limit_secs.unwrap_or(u32::MAX);
-    let least_here = window_left.map_or(least, |_| gsched::window::least_secs(spec, limit_secs));
+    let least_here = window_left.map_or(least, |_| {
+        gpolicy::pending_job::least_secs(spec, limit_secs)
+    });
     let limit = planned.map_or(limit_secs, |planned| {
         Some(planned.clamp(least_here.min(longest), longest))
     });

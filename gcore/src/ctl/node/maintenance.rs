@@ -12,7 +12,7 @@ use crate::ctl::tx::Tx;
 use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::run::StopCause;
 use gmodel::{RunId, Timestamp};
-use gsched::window::next;
+use gpolicy::window::next;
 
 /// Stops runs that would last into a window. Returns whether it was the first look at a maintenance.
 pub(crate) fn clear(tx: &mut Tx) -> bool {

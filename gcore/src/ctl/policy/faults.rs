@@ -8,7 +8,7 @@ use gmodel::Policy;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation, ReservedPart};
 use gmodel::suggest::did_you_mean;
-use gsched::window::MOST_MAGNETIC;
+use gpolicy::reserved_nodes::MOST_MAGNETIC;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most levels of accounts.

@@ -10,7 +10,8 @@ use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gpolicy::limits::{LOST_BY_SLICES, milli_text};
-use gsched::window::{Window, first_meeting, next, suits};
+use gpolicy::reserved_nodes::suits;
+use gpolicy::window::{Window, first_meeting, next};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Recurring windows repeat weekly, except for changes of the clock.

@@ -15,7 +15,7 @@ use gmodel::hostlist::Hostlist;
 use gmodel::node::{Link, Role};
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
 use gmodel::{JobSpec, Timestamp};
-use gsched::window::{Window, next};
+use gpolicy::window::{Window, next};
 
 const LOOK_SECS: i64 = 60;
 /// Nodes are replaced from so long before a window on.

@@ -8,7 +8,7 @@ use gmodel::node::Role;
 use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::run::Allocation;
 use gmodel::{JobId, JobSpec, JobState, NodeId, Timestamp};
-use gsched::window::{Window, next};
+use gpolicy::window::{Window, next};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reservations by name, with their time zone.
@@ -62,7 +62,7 @@ pub(crate) fn covers(state: &State, one: &Reservation, node: &Node) -> bool {
 }
 
 pub(crate) fn asked(spec: &JobSpec) -> Option<&str> {
-    gsched::window::asked(spec)
+    gpolicy::window::asked(spec)
 }
 
 /// Whether a job may start as far as its reservation goes: it exists and is open to the job.

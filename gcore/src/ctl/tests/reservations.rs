@@ -3,7 +3,7 @@
 use crate::ctl::reservation_of;
 use crate::ctl::tests::world::{World, check};
 use expect_test::expect;
-use gsched::window::next;
+use gpolicy::window::next;
 use proptest::prelude::*;
 
 #[test]

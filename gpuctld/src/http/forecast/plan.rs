@@ -161,7 +161,7 @@ pub(crate) fn expected_starts(
     if jobs.is_empty() {
         return Vec::new();
     }
-    engine.forecast(&outlook.lengths().believed(picture.clone()), jobs, WORK)
+    engine.forecast(&picture.clone().believed(&outlook.lengths()), jobs, WORK)
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

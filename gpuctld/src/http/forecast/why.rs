@@ -18,9 +18,9 @@ use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::State;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, RefusalKind, Timestamp, hostlist};
+use gpolicy::window::no_start_text;
 use gsched::calibration::Plans;
 use gsched::forecast::job_starts::RefusingLimit;
-use gsched::window::no_start_text;
 use gsched::{Change, Engine, Explanation, Forecast, Snapshot};
 use gwire::api::{
     BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, NearestRow, OtherGpusRow,

@@ -5,8 +5,8 @@
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::gpu_request::GpuRequest;
 use gmodel::{JobSpec, Timestamp};
+use gpolicy::priority::gpus_asked;
 use gsched::WorkBudget;
-use gsched::priority::gpus_asked;
 use gwire::api::AlternativeRow;
 
 /// More are not tried one by one.

@@ -6,7 +6,7 @@
 use gcore::ctl::{State, snapshot};
 use gmodel::{JobId, RunClass, Seq, Timestamp};
 use gsched::ledger::Ledger;
-use gsched::priority::{each_once, in_order};
+use gsched::queue_order::{each_once, in_order};
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ impl Ranks {
         let (seq, snapshot) = (state.seq, snapshot(&state, now));
         drop(state); // records that change meanwhile need not be kept twice
         let order = each_once(&snapshot, in_order(&snapshot, &Ledger::new(&snapshot)));
-        let rank = |(place, ordered): (usize, &gsched::priority::Ordered)| {
+        let rank = |(place, ordered): (usize, &gsched::queue_order::Ordered)| {
             let position = u32::try_from(place + 1).unwrap_or(u32::MAX);
             let rank = Rank {
                 position,

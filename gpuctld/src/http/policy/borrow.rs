@@ -8,7 +8,7 @@ use crate::http::job::row::View;
 use gcore::ctl::State;
 use gmodel::{JobId, RunClass, Timestamp};
 use gsched::ledger::{Ledger, Shortage};
-use gsched::priority::in_order;
+use gsched::queue_order::in_order;
 
 /// Queues up to this length are searched for jobs that use the guarantee first.
 const FEW_JOBS: usize = 2_000;

@@ -178,7 +178,7 @@ pub(crate) fn reservation_row(
 
 /// The window that holds at an instant, or the next one; none when the last is over.
 pub(crate) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    gsched::window::next(reservation, now)
+    gpolicy::window::next(reservation, now)
 }
 
 /// What is used of each budget of an account, in the order of its budgets.

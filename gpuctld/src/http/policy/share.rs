@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use gcore::ctl::{State, snapshot};
 use gmodel::{Instant, Timestamp};
-use gsched::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
+use gpolicy::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
 use gwire::api::{OutlookRow, SCHEMA, ShareRow};
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ fn share_rows(
     now: Timestamp,
 ) -> Vec<ShareRow> {
     let snapshot = snapshot(state, now);
-    let tree = FairTree::of(&snapshot);
+    let tree = FairTree::of(snapshot.usage_input(), &snapshot.pending);
     let half_life_secs = i64::from(state.config.scheduler.fair_share.half_life_secs);
     let chosen = |node: &ShareNode| {
         let by_user = users.is_empty()
@@ -114,7 +114,7 @@ fn level_fs(level: LevelFs) -> Option<f64> {
 }
 
 fn outlook_row(
-    later: &gsched::fair_tree::Outlook,
+    later: &gpolicy::fair_tree::Outlook,
     now: Timestamp,
     half_life_secs: i64,
 ) -> OutlookRow {

@@ -41,7 +41,7 @@ fn chosen(snapshot: &Snapshot, job: &PendingJob) -> Option<Vec<Preempt>> {
     })
 }
 
-/// For each job: whom it preempts, if anybody.
+/// For each job: the runs that it preempts.
 fn check(text: &str, want: Expect) {
     let snapshot = world(text);
     let mut shown = String::new();
@@ -133,7 +133,7 @@ fn what_runs_outside_of_quotas_goes_before_what_is_borrowed_unless_it_is_never_p
             12: nobody
         "#]],
     );
-    // Who may preempt each other would go back and forth.
+    // Jobs that may preempt each other would go back and forth.
     check(
         &text("preempts=urgent"),
         expect![[r#"
@@ -243,7 +243,7 @@ fn qos_that_preempt_each_other_in_a_circle_preempt_nobody_of_it() {
         all("qos a preempts=b\nqos b preempts=c,low\nqos c"),
         [true, true, false, true]
     );
-    // The three would take the GPU from each other for ever; who is outside still gives way.
+    // The three would take the GPU from each other for ever; the job outside of quotas still gives way.
     assert_eq!(
         all("qos a preempts=b\nqos b preempts=c,low\nqos c preempts=a"),
         [false, false, false, true]
@@ -332,7 +332,7 @@ fn no_run_is_named_for_two_jobs() {
     assert_eq!(named(2), None);
 }
 
-/// One job after the other in a pass: whom each preempts.
+/// One job after the other in a pass, each with the runs that it preempts.
 fn in_one_pass(snapshot: &Snapshot) -> Vec<Vec<u64>> {
     let ledger = Ledger::new(snapshot);
     let mut candidates = VictimCandidates::new(snapshot, &ledger);
@@ -638,7 +638,7 @@ mod properties {
         run.shares.iter().map(|share| share.gpus.len() as u64).sum()
     }
 
-    /// A small cluster in rounds: everybody wants more than there is, starts and ends follow the policy.
+    /// A small cluster in rounds: demand exceeds the GPUs, starts and ends follow the policy.
     struct Rounds {
         snapshot: Snapshot,
         now: Timestamp,
@@ -765,7 +765,7 @@ mod properties {
     }
 
     fn in_order_of(snapshot: &Snapshot) -> Vec<JobId> {
-        let order = crate::priority::in_order(snapshot, &Ledger::new(snapshot));
+        let order = crate::queue_order::in_order(snapshot, &Ledger::new(snapshot));
         order
             .iter()
             .map(|one| snapshot.pending[one.at].id)
@@ -774,7 +774,7 @@ mod properties {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Demand that does not change comes to rest: after some rounds nobody is preempted any more.
+        /// Constant demand comes to rest: after some rounds no run is preempted any more.
         #[test]
         fn preemptors_and_victims_do_not_alternate(
             jobs in prop::collection::vec((0..4usize, 1..5u64), 4..16), guarantees in prop::collection::vec(0..5u64, 3), pairs in any::<bool>(),

@@ -294,3 +294,30 @@ fn what_starts_keeps_the_number_of_its_place_in_line() {
     assert_eq!(told, want.map(|(id, number)| (JobId(id), number)));
     assert!(number(3) != number(4) && super::of_starts(&snapshot, &[]).is_empty());
 }
+
+#[test]
+fn running_work_counts_and_a_run_in_the_book_counts_once() {
+    let mut snapshot = world(
+        "node n1 h100:8
+         run 1 a ann 4 on=n1 ago=3600
+         run 2 a bob 2 on=n1 ago=3600",
+    );
+    let used = |snapshot: &Snapshot, user: &str| {
+        let tree = FairTree::of(snapshot.usage_input(), &[]);
+        tree.lines()
+            .iter()
+            .find(|(_, node)| node.user == Some(user))
+            .map(|(_, node)| node.usage)
+    };
+    let (ann, bob) = (
+        used(&snapshot, "ann").unwrap(),
+        used(&snapshot, "bob").unwrap(),
+    );
+    assert!(
+        (14_400_000..14_600_000).contains(&ann),
+        "4 GPUs and 4 CPUs for an hour: {ann}"
+    );
+    assert!(ann > bob && bob > ann / 2 - 100_000);
+    snapshot.running[0].charged = true;
+    assert_eq!(used(&snapshot, "ann"), None);
+}

@@ -1,65 +1,58 @@
-//! When reservations of the policy hold: single windows and recurring ones, over which nodes, for which users.
-//!
-//! Windows are arithmetic, not a list: one that comes hourly for ever costs no more than one that comes once.
-//! Source: Slurm's reservations: recurring times are those of a clock of the site.
+//! The nodes that reservations cover, the jobs they admit there, and when a node is free of other reservations' windows.
 
-pub use crate::snapshot::least_secs;
-use crate::snapshot::{PendingJob, Snapshot};
+use crate::pending_job::PendingJob;
+use crate::sched_node::SchedNode;
+use crate::window::{Window, asked, next};
 use fixedbitset::FixedBitSet;
+use gmodel::config::ClusterConfig;
 use gmodel::constraint::Constraint;
-use gmodel::policy::{Repeat, Reservation, ReservedPart};
+use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::{JobSpec, Policy, Timestamp};
 use std::ops::Range;
 
-/// From, and until just before.
-pub type Window = (Timestamp, Timestamp);
-
-/// Windows that are looked at in a row before a job is said to fit in none.
+/// How many windows are tried in a row before a job is said to fit in none.
 const MOST_WINDOWS: usize = 64;
 
-/// Windows of two recurring reservations that are held against each other.
-const MOST_MEETINGS: usize = 1_000;
-
-/// Reservations that draw jobs at most.
+/// The most reservations that draw jobs.
 pub const MOST_MAGNETIC: usize = 64;
 
-/// What is looked for on a node: room for so long, from a time on and before another.
+/// A search for room on one node: from a time, before another, for so many seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub from: Timestamp,
     pub until: Timestamp,
     pub secs: u32,
-    /// So many seconds more than there must be room for no reservation of others may begin.
+    /// No other reservation begins for so many seconds more than the room lasts.
     pub beyond_secs: i64,
-    /// The least that is left of the window of its own reservation.
+    /// The least that is left of the window of the job's own reservation.
     pub least_secs: u32,
 }
 
-/// Which reservations jobs may be in.
+/// Which reservations a job may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     #[default]
     None,
-    /// In that which they name, by its number, and nowhere else.
+    /// The reservation that the job names, by number, and no other node.
     Own(usize),
-    /// On nodes of those that draw them, too: a bit for each, by [`Reserved::magnet`].
+    /// Also nodes of the reservations that draw the job: a bit for each, by [`ReservedNodes::magnet`].
     Drawn(u64),
 }
 
-/// The reservations of a snapshot, by number.
+/// The reservations of a policy, by number.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
-    pub list: Vec<Reserved>,
-    /// Nodes that any of them covers.
+    pub list: Vec<ReservedNodes>,
+    /// Nodes that any reservation covers.
     covered: FixedBitSet,
 }
 
 #[derive(Clone, Debug)]
-pub struct Reserved {
+pub struct ReservedNodes {
     pub reservation: Reservation,
     /// Nodes it covers whole; empty for one that counts GPUs.
     pub nodes: FixedBitSet,
-    /// Its number among those that draw jobs.
+    /// Its number among the reservations that draw jobs.
     pub magnet: Option<u32>,
 }
 
@@ -73,12 +66,11 @@ impl Claim {
 }
 
 impl Windows {
-    pub fn new(snapshot: &Snapshot) -> Self {
-        let mut list: Vec<Reserved> = snapshot
-            .policy
+    pub fn new(config: &ClusterConfig, policy: &Policy, nodes: &[SchedNode]) -> Self {
+        let mut list: Vec<ReservedNodes> = policy
             .reservations
             .values()
-            .map(|one| Reserved::new(one, snapshot))
+            .map(|one| ReservedNodes::new(one, config, nodes))
             .collect();
         let magnets = list
             .iter_mut()
@@ -87,7 +79,7 @@ impl Windows {
         (0..)
             .zip(magnets)
             .for_each(|(number, one)| one.magnet = Some(number));
-        let mut covered = FixedBitSet::with_capacity(snapshot.nodes.len());
+        let mut covered = FixedBitSet::with_capacity(nodes.len());
         list.iter().for_each(|one| covered.union_with(&one.nodes));
         Self { list, covered }
     }
@@ -98,7 +90,7 @@ impl Windows {
             .position(|one| one.reservation.name == name)
     }
 
-    /// What jobs may use: the reservation that they name (not one that is not there), or all that draw them.
+    /// The reservation that a job names, if there is one; otherwise all that draw it.
     pub fn claim(&self, spec: &JobSpec, policy: &Policy) -> Claim {
         if let Some(name) = asked(spec) {
             return self.find(name).map_or(Claim::None, Claim::Own);
@@ -124,8 +116,8 @@ impl Windows {
         Some(nodes)
     }
 
-    /// Whether a reservation keeps jobs with a claim off its nodes. Maintenance comes before all but maintenance, OVERLAP before
-    /// the rest.
+    /// Whether a reservation keeps jobs with a claim off its nodes. Maintenance outranks all other reservations; OVERLAP
+    /// outranks the rest.
     fn bars(&self, at: usize, claim: Claim) -> bool {
         let one = &self.list[at];
         match claim {
@@ -140,7 +132,7 @@ impl Windows {
         }
     }
 
-    /// The first window on a node, of reservations that are not for a claim, that meets a time.
+    /// The first window of a reservation closed to the claim that overlaps a time on a node.
     pub fn blocking(
         &self,
         node: usize,
@@ -162,7 +154,7 @@ impl Windows {
             .min_by_key(|(_, window)| *window)
     }
 
-    /// When windows that keep jobs with a claim off their nodes begin and end, within a time.
+    /// The beginnings and ends of the windows that keep jobs with a claim off their nodes, within a time.
     pub fn edges_of_others(&self, claim: Claim, (from, to): Window) -> Vec<Timestamp> {
         let others = (0..self.list.len())
             .filter(|at| !self.list[*at].nodes.is_clear() && self.bars(*at, claim));
@@ -179,19 +171,19 @@ impl Windows {
         claim.own().is_some() || (!self.list.is_empty() && self.covered.contains(node))
     }
 
-    /// Whether that is so for any node.
+    /// Whether any window decides when a job may be on any node.
     pub fn concern_some(&self, claim: Claim) -> bool {
         claim.own().is_some() || !self.list.is_empty()
     }
 
-    /// Whether that is so for any of some nodes.
+    /// Whether any window decides when a job may be on one of some nodes.
     pub fn concern_any(&self, nodes: Range<usize>, claim: Claim) -> bool {
         claim.own().is_some()
             || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))
     }
 
-    /// Whether a job may be on a node for that time: in its own reservation, and in no other's way, which may not begin for so many
-    /// seconds more.
+    /// Whether a job may be on a node for a time: within its own reservation, and with no other window until `beyond_secs`
+    /// after it.
     #[inline]
     pub fn open(&self, node: usize, claim: Claim, (from, to): Window, beyond_secs: i64) -> bool {
         if !self.concern(node, claim) {
@@ -207,12 +199,12 @@ impl Windows {
         self.blocking(node, claim, from, until).is_none()
     }
 
-    /// The reservation that jobs with a claim run in, and nowhere else.
+    /// The reservation that jobs with a claim run in exclusively.
     fn held_to(&self, claim: Claim) -> Option<&Reservation> {
         Some(&self.list[claim.own()?].reservation).filter(|own| !own.flex)
     }
 
-    /// How many of so many seconds a job has that starts at a time: in its reservation it ends with the window.
+    /// How many of `secs` seconds a job has that starts at a time: in its reservation it ends with the window.
     pub fn secs_from(&self, claim: Claim, at: Timestamp, secs: u32) -> u32 {
         let window = self
             .held_to(claim)
@@ -245,7 +237,7 @@ impl Windows {
         )
     }
 
-    /// The windows of a reservation that end after a time, in order; no more than are worth looking at.
+    /// The windows of a reservation that end after a time, in order, as many as are worth trying.
     pub fn of(&self, own: usize, from: Timestamp) -> impl Iterator<Item = Window> + '_ {
         let reservation = &self.list[own].reservation;
         let mut from = from;
@@ -256,8 +248,8 @@ impl Windows {
         })
     }
 
-    /// The first time at which `first` finds room on a node that no window takes. It is asked for a time from one on and before another,
-    /// with room for so many seconds from then on.
+    /// The first time at which `first` finds room on a node outside other reservations' windows. `first` takes the earliest
+    /// start, the seconds of room and the end of the search.
     pub fn first_beside(
         &self,
         node: usize,
@@ -269,13 +261,13 @@ impl Windows {
             return first(span.from, span.secs, span.until);
         }
         let Some(own) = claim.own().filter(|_| self.held_to(claim).is_some()) else {
-            return self.first_between(node, claim, (span, Timestamp(i64::MAX)), &first);
+            return self.first_between(node, claim, span, Timestamp(i64::MAX), &first);
         };
         self.of(own, span.from)
             .take_while(|window| window.0 < span.until)
             .find_map(|window| {
                 let from = span.from.max(window.0);
-                // As long as it may; else until the window ends.
+                // With all its seconds; else until the window ends.
                 let last = window.1.plus_secs(-i64::from(span.secs));
                 let whole = Span {
                     from,
@@ -286,17 +278,18 @@ impl Windows {
                     from: from.max(last.plus_millis(1)),
                     ..span
                 };
-                let found = self.first_between(node, claim, (whole, window.1), &first);
-                found.or_else(|| self.first_cut(node, claim, (cut, window.1), &first))
+                let found = self.first_between(node, claim, whole, window.1, &first);
+                found.or_else(|| self.first_cut(node, claim, cut, window.1, &first))
             })
     }
 
-    /// The same beside the windows of others, of a job that ends at a time at the latest.
+    /// The same outside other reservations' windows, for a job that ends at `end` at the latest.
     fn first_between(
         &self,
         node: usize,
         claim: Claim,
-        (span, end): (Span, Timestamp),
+        span: Span,
+        end: Timestamp,
         first: &impl Fn(Timestamp, u32, Timestamp) -> Option<Timestamp>,
     ) -> Option<Timestamp> {
         let mut from = span.from;
@@ -320,12 +313,13 @@ impl Windows {
         None
     }
 
-    /// The first from which on there is room until its window ends: from then on there always is.
+    /// The first start with room until the window ends. Room at one moment means room at all later ones.
     fn first_cut(
         &self,
         node: usize,
         claim: Claim,
-        (span, end): (Span, Timestamp),
+        span: Span,
+        end: Timestamp,
         first: &impl Fn(Timestamp, u32, Timestamp) -> Option<Timestamp>,
     ) -> Option<Timestamp> {
         let has_room = |at: Timestamp| {
@@ -351,25 +345,25 @@ impl Windows {
     }
 }
 
-/// Whole seconds from one time to another: one at least.
+/// Whole seconds between two times, at least one.
 fn left_secs(from: Timestamp, to: Timestamp) -> u32 {
     u32::try_from(to.since_millis(from) / 1000)
         .unwrap_or(0)
         .max(1)
 }
 
-impl Reserved {
-    fn new(reservation: &Reservation, snapshot: &Snapshot) -> Self {
+impl ReservedNodes {
+    fn new(reservation: &Reservation, config: &ClusterConfig, all: &[SchedNode]) -> Self {
         let partition = reservation
             .partition
             .as_deref()
-            .and_then(|name| snapshot.config.partition(name));
-        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+            .and_then(|name| config.partition(name));
+        let mut nodes = FixedBitSet::with_capacity(all.len());
         let mut left = match reservation.what {
             ReservedPart::NodeCount(count) => count as usize,
             _ => usize::MAX,
         };
-        for (at, node) in snapshot.nodes.iter().enumerate() {
+        for (at, node) in all.iter().enumerate() {
             let in_partition = partition
                 .is_none_or(|partition| partition.holds(&node.name, &node.features))
                 && suits(reservation, &node.features);
@@ -390,124 +384,23 @@ impl Reserved {
         }
     }
 
-    /// Whether a job may use it.
+    /// Whether a job may use the reservation.
     pub fn admits(&self, job: &PendingJob, policy: &Policy) -> bool {
         policy.is_reserved_for(&self.reservation, &job.spec.user.name, &job.spec.account)
     }
 }
 
-/// The first window that ends after a time, of those that are not skipped.
-pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
-    let after = reservation
-        .skip_until
-        .map_or(after, |skipped| after.max(skipped));
-    let millis = i64::from(reservation.duration_secs) * 1000;
-    let window = |start: Timestamp| (start, start.plus_millis(millis));
-    if millis == 0 {
-        return None;
-    }
-    let Some(period) = reservation
-        .repeat
-        .every_secs()
-        .map(|secs| i64::from(secs) * 1000)
-    else {
-        return Some(window(reservation.start)).filter(|window| window.1 > after);
-    };
-    let ended = after
-        .0
-        .saturating_sub(reservation.start.0)
-        .saturating_sub(millis);
-    let Some(zone) = reservation
-        .zone
-        .as_ref()
-        .filter(|_| reservation.repeat != Repeat::Hourly)
-    else {
-        let mut count = if ended < 0 { 0 } else { ended / period + 1 };
-        loop {
-            let start = reservation.start.plus_millis(period.checked_mul(count)?);
-            if comes_on(reservation.repeat, start.0) {
-                return Some(window(start));
-            }
-            count += 1;
-        }
-    };
-    // The same time on a clock of the place: days there have 23 to 25 hours.
-    let first = zone.local_millis(reservation.start);
-    let mut count = (ended / period - 1).max(0);
-    loop {
-        let local = first.checked_add(period.checked_mul(count)?)?;
-        let start = if count == 0 {
-            reservation.start
-        } else {
-            zone.at_local(local)
-        };
-        if comes_on(reservation.repeat, local) && start.plus_millis(millis) > after {
-            return Some(window(start));
-        }
-        count += 1;
-    }
-}
-
-/// What is said of a job in the present window of its reservation for which no start is known.
-pub fn no_start_text(job: &PendingJob, policy: &Policy, now: Timestamp) -> Option<String> {
-    let own = policy
-        .reservations
-        .get(asked(&job.spec)?)
-        .filter(|own| !own.flex)?;
-    let window = next(own, now).filter(|window| {
-        window.0 <= now && now.plus_secs(i64::from(job.least_secs())) <= window.1
-    })?;
-    let is_for_it = policy.is_reserved_for(own, &job.spec.user.name, &job.spec.account);
-    is_for_it.then(|| match own.repeat {
-        Repeat::Once => format!("by what is known it does not start before reservation {:?} ends at {}", own.name, window.1),
-        _ => format!("by what is known it does not start in this window of reservation {:?}, nor in those after it", own.name),
-    })
-}
-
-/// The first window of a reservation that ends after a time and meets one of another, with the other's.
-pub fn first_meeting(
-    one: &Reservation,
-    other: &Reservation,
-    after: Timestamp,
-) -> Option<(Window, Window)> {
-    let (mut own, mut theirs) = (next(one, after)?, next(other, after)?);
-    for _ in 0..MOST_MEETINGS {
-        if own.0 < theirs.1 && theirs.0 < own.1 {
-            return Some((own, theirs));
-        }
-        match own.1 <= theirs.1 {
-            true => own = next(one, own.1)?,
-            false => theirs = next(other, theirs.1)?,
-        }
-    }
-    None
-}
-
-/// Whether a window may begin on that day, of milliseconds on a clock. The epoch was a Thursday.
-fn comes_on(repeat: Repeat, local_millis: i64) -> bool {
-    let is_weekday = (1..=5).contains(&(local_millis.div_euclid(86_400_000) + 4).rem_euclid(7));
-    match repeat {
-        Repeat::Weekday => is_weekday,
-        Repeat::Weekend => !is_weekday,
-        Repeat::Once | Repeat::Hourly | Repeat::Daily | Repeat::Weekly => true,
-    }
-}
-
-/// Whether a node has the features that a reservation chooses among. An expression that cannot be read suits none.
+/// Whether a node has the features of a reservation. An expression that cannot be read suits no node.
 pub fn suits(reservation: &Reservation, features: &[String]) -> bool {
     let wanted = || Constraint::parse(&reservation.features);
     reservation.features.is_empty()
         || wanted().is_ok_and(|wanted| wanted.eval(&features.iter().map(String::as_str).collect()))
 }
 
-/// Which reservation a job asks for, by name.
-pub fn asked(spec: &JobSpec) -> Option<&str> {
-    spec.reservation.as_deref().filter(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gmodel::policy::Repeat;
 
     fn reservation(start: i64, duration_secs: u32, repeat: Repeat) -> Reservation {
         Reservation {
@@ -516,97 +409,6 @@ mod tests {
             repeat,
             ..Reservation::default()
         }
-    }
-    fn at(reservation: &Reservation, secs: i64) -> Option<(i64, i64)> {
-        next(reservation, Timestamp::from_secs(secs)).map(|(from, to)| (from.secs(), to.secs()))
-    }
-
-    #[test]
-    fn windows_come_once_or_again() {
-        let once = reservation(100, 50, Repeat::Once);
-        assert_eq!(
-            (at(&once, 0), at(&once, 149), at(&once, 150)),
-            (Some((100, 150)), Some((100, 150)), None)
-        );
-        let hourly = reservation(100, 50, Repeat::Hourly);
-        assert_eq!(
-            (at(&hourly, 150), at(&hourly, 3749), at(&hourly, 3750)),
-            (Some((3700, 3750)), Some((3700, 3750)), Some((7300, 7350)))
-        );
-    }
-
-    #[test]
-    fn recurring_reservations_meet_in_any_of_their_windows() {
-        let meets = |one: &Reservation, other: &Reservation| {
-            let met = |one: &Reservation, other: &Reservation| {
-                first_meeting(one, other, Timestamp(0))
-                    .map(|(own, theirs)| (own.0.secs(), theirs.0.secs()))
-            };
-            let there = met(one, other);
-            assert_eq!(
-                there,
-                met(other, one).map(|(own, theirs)| (theirs, own)),
-                "either way"
-            );
-            there
-        };
-        let (hour, day) = (3600, 86_400);
-        let daily = reservation(0, 3600, Repeat::Daily);
-        assert_eq!(
-            meets(&daily, &reservation(9 * day + 1800, 60, Repeat::Once)),
-            Some((9 * day, 9 * day + 1800))
-        );
-        assert_eq!(
-            meets(&daily, &reservation(9 * day + 3600, 60, Repeat::Once)),
-            None,
-            "one ends when the other begins"
-        );
-        assert_eq!(
-            meets(&daily, &reservation(5 * hour, 60, Repeat::Daily)),
-            None
-        );
-        let weekly = reservation(3 * day + hour / 2, 60, Repeat::Weekly);
-        assert_eq!(meets(&daily, &weekly), Some((3 * day, 3 * day + hour / 2)));
-        assert_eq!(
-            meets(&reservation(hour / 4, 60, Repeat::Hourly), &weekly),
-            None
-        );
-    }
-
-    #[test]
-    fn weekdays_leave_out_the_weekend_and_weekends_the_rest() {
-        // Thursday the first of January 1970, noon.
-        let noon = reservation(43_200, 3600, Repeat::Weekday);
-        let day = 86_400;
-        assert_eq!(
-            at(&noon, 50_000),
-            Some((43_200 + day, 46_800 + day)),
-            "Friday"
-        );
-        assert_eq!(
-            at(&noon, 50_000 + day),
-            Some((43_200 + 4 * day, 46_800 + 4 * day)),
-            "Monday"
-        );
-        let noon = Reservation {
-            repeat: Repeat::Weekend,
-            ..noon
-        };
-        assert_eq!(
-            at(&noon, 0),
-            Some((43_200 + 2 * day, 46_800 + 2 * day)),
-            "Saturday"
-        );
-        assert_eq!(
-            at(&noon, 50_000 + 2 * day),
-            Some((43_200 + 3 * day, 46_800 + 3 * day)),
-            "Sunday"
-        );
-        assert_eq!(
-            at(&noon, 50_000 + 3 * day),
-            Some((43_200 + 9 * day, 46_800 + 9 * day)),
-            "the Saturday after"
-        );
     }
 
     #[test]
@@ -625,89 +427,6 @@ mod tests {
         assert!(!of("h100") && !of("a100&"), "nor by what cannot be read");
     }
 
-    /// An hour ahead, two in the summer of 2026.
-    fn berlin() -> gmodel::TimeZone {
-        let (from, to) = (1_774_746_000, 1_792_890_000);
-        gmodel::TimeZone::new(
-            "Europe/Berlin",
-            1_767_225_600..1_798_761_600,
-            86_400,
-            |at| if (from..to).contains(&at) { 7200 } else { 3600 },
-        )
-    }
-
-    fn starts(one: &Reservation, from: &str, count: usize) -> Vec<String> {
-        let mut after = gmodel::time::parse_rfc3339(from).unwrap();
-        let step = |_| {
-            let window = next(one, after)?;
-            after = window.1;
-            Some(window.0.to_string())
-        };
-        (0..count).map_while(step).collect()
-    }
-
-    #[test]
-    fn a_recurring_window_keeps_its_hour_on_the_clock_of_the_place() {
-        // 02:30 in Berlin, which does not come on the 29th of March and comes twice on the 25th of October.
-        let start = gmodel::time::parse_rfc3339("2026-03-27T01:30:00Z").unwrap();
-        let daily = Reservation {
-            start,
-            zone: Some(std::sync::Arc::new(berlin())),
-            ..reservation(0, 1800, Repeat::Daily)
-        };
-        let daily = Reservation { start, ..daily };
-        assert_eq!(
-            starts(&daily, "2026-03-27T00:00:00Z", 5),
-            [
-                "2026-03-27T01:30:00Z",
-                "2026-03-28T01:30:00Z",
-                "2026-03-29T01:00:00Z",
-                "2026-03-30T00:30:00Z",
-                "2026-03-31T00:30:00Z",
-            ]
-        );
-        assert_eq!(
-            starts(&daily, "2026-10-24T00:00:00Z", 3),
-            [
-                "2026-10-24T00:30:00Z",
-                "2026-10-25T00:30:00Z",
-                "2026-10-26T01:30:00Z"
-            ]
-        );
-        let weekly = Reservation {
-            repeat: Repeat::Weekly,
-            ..daily.clone()
-        };
-        assert_eq!(
-            starts(&weekly, "2026-03-28T00:00:00Z", 2),
-            ["2026-04-03T00:30:00Z", "2026-04-10T00:30:00Z"]
-        );
-        // Just after midnight on Monday there it is Sunday in UTC.
-        let start = gmodel::time::parse_rfc3339("2026-06-28T22:15:00Z").unwrap();
-        let weekday = Reservation {
-            start,
-            repeat: Repeat::Weekday,
-            ..daily.clone()
-        };
-        let days = starts(&weekday, "2026-06-28T00:00:00Z", 6);
-        assert_eq!(
-            (&*days[0], &*days[4], &*days[5]),
-            (
-                "2026-06-28T22:15:00Z",
-                "2026-07-02T22:15:00Z",
-                "2026-07-05T22:15:00Z"
-            )
-        );
-        let hourly = Reservation {
-            repeat: Repeat::Hourly,
-            ..daily
-        };
-        assert_eq!(
-            starts(&hourly, "2026-03-29T00:10:00Z", 2),
-            ["2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"]
-        );
-    }
-
     fn span(from: i64, secs: u32) -> Span {
         Span {
             from: Timestamp::from_secs(from),
@@ -718,12 +437,12 @@ mod tests {
         }
     }
 
-    /// Of a window from 100 to 400 of two that are there.
+    /// The window from 100 to 400 is the first of two.
     #[test]
     fn in_its_own_window_a_job_gets_what_is_left_of_it() {
         let mut nodes = FixedBitSet::with_capacity(1);
         nodes.insert(0);
-        let reserved = |one: Reservation| Reserved {
+        let reserved = |one: Reservation| ReservedNodes {
             reservation: one,
             nodes: nodes.clone(),
             magnet: None,
@@ -739,7 +458,7 @@ mod tests {
             ],
             covered: nodes.clone(),
         };
-        // The node is taken until then.
+        // The node is busy until `taken_until`.
         let first = |from: i64, secs: u32, taken_until: i64| {
             let free = |from: Timestamp, _: u32, until: Timestamp| {
                 Some(from.max(Timestamp::from_secs(taken_until))).filter(|at| *at < until)
@@ -778,7 +497,7 @@ mod tests {
     fn an_hour_between_two_windows_is_found() {
         let mut nodes = FixedBitSet::with_capacity(1);
         nodes.insert(0);
-        let daily = Reserved {
+        let daily = ReservedNodes {
             reservation: reservation(7200, 75_600, Repeat::Daily),
             nodes: nodes.clone(),
             magnet: None,

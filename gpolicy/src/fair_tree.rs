@@ -1,14 +1,18 @@
 //! Fair share by the fair tree: siblings are ranked by shares over use, depth first, and a user's rank is the factor.
 //!
-//! Ties are as Slurm's page "Fair Tree Fairshare Algorithm" has them (Cox and Morrison, BYU): tied users share a rank, a
-//! user tied with an account has that of its best user, tied accounts are one. Never stores anything.
+//! Ties follow Slurm's page "Fair Tree Fairshare Algorithm" (Cox and Morrison, BYU). Tied users share a rank. A user tied with
+//! an account gets the rank of that account's best user. Tied accounts are merged. Never stores anything.
 
-use crate::snapshot::{RunningRun, Snapshot};
+use crate::names::{Places, hash};
+use crate::pending_job::PendingJob;
+use crate::running_run::RunningRun;
+use crate::sched_node::SchedNode;
+use crate::usage::UsageBook;
+use crate::usage::{Clock, Decayed, RunningUse, left_after, weight_of_type, weighted_micro};
 use fixedbitset::FixedBitSet;
+use gmodel::config::ClusterConfig;
 use gmodel::policy::{Account, ROOT_ACCOUNT};
-use gmodel::{JobSpec, NodeId, Policy};
-use gpolicy::names::{Places, hash};
-use gpolicy::usage::{Clock, Decayed, RunningUse, left_after, weight_of_type, weighted_micro};
+use gmodel::{JobSpec, NodeId, Policy, Timestamp};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -16,32 +20,45 @@ use std::sync::Arc;
 pub const PPM: u64 = 1_000_000;
 /// Binary places of [`LevelFs`].
 const PLACES: u32 = 32;
-/// Levels that are so far apart, as a part of the greater or of 1, are so without what their last place leaves out and rounding adds.
+/// Levels that differ by this part of the greater one (or of 1) differ for certain, rounding included.
 const SURELY_APART: f64 = 1e-9;
-/// When a standing is foretold, thousandths of a half-life.
+/// The moments of an outlook, thousandths of a half-life.
 const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
+
+/// What usage is computed from: ended runs by the book, live runs by their shares of nodes.
+#[derive(Clone, Copy)]
+pub struct UsageInput<'a> {
+    pub now: Timestamp,
+    pub config: &'a Arc<ClusterConfig>,
+    pub policy: &'a Arc<Policy>,
+    /// In the order of their ids; they give the type of each GPU.
+    pub nodes: &'a [SchedNode],
+    /// In the order of their ids.
+    pub running: &'a [RunningRun],
+    pub book: &'a Arc<UsageBook>,
+}
 
 /// The standing of all accounts and users at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
     nodes: Vec<ShareNode<'a>>,
-    /// Those directly below each, in the order in which they were ranked last: mostly it is the next time, too.
+    /// The children of each node in the order of the last ranking: mostly it is the next one, too.
     below: Vec<Vec<usize>>,
-    /// How many users each has below it, or is.
+    /// How many users each node has below it; 1 for a user.
     users_of: Vec<u64>,
-    /// What was used below each account, and with the shares: of those directly below it together.
+    /// The usage below each account; the sums of shares and usage of its children.
     used: Vec<u128>,
     together: Vec<(u64, u64)>,
-    /// Nearly the level of each among its siblings: to divide 128 bits for all of them at every look is slow.
+    /// The level of each among its siblings as a float: dividing 128 bits for all of them each time is slow.
     nearly: Vec<f64>,
     /// Places of accounts by name, and of users by account and name.
     accounts: Places,
     users: Places,
     user_count: u64,
-    /// Places of the users of the snapshot's waiting jobs.
+    /// Places of the users of the pending jobs that the tree was made with.
     pending: Vec<usize>,
-    /// Accounts with a user below them that needs a rank, and the root. Empty: all are ranked.
+    /// The root and the accounts with a user that needs a rank. Empty: all are ranked.
     wanted: FixedBitSet,
 }
 
@@ -72,7 +89,7 @@ pub struct ShareNode<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LevelFs(u128);
 
-/// Where a user would stand later.
+/// The expected standing of a user at a later moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
     /// Thousandths of a half-life from now.
@@ -111,12 +128,12 @@ impl LevelFs {
 
 impl<'a> FairTree<'a> {
     /// Of all users that the policy names, that used anything, or that have jobs.
-    pub fn of(snapshot: &'a Snapshot) -> Self {
-        let mut tree = Self::of_policy(&snapshot.policy);
-        tree.enter_use(snapshot);
+    pub fn of(input: UsageInput<'a>, pending: &'a [PendingJob]) -> Self {
+        let mut tree = Self::of_policy(input.policy);
+        tree.enter_use(input);
         let mut last: Option<(&Arc<JobSpec>, usize)> = None;
-        tree.pending.reserve(snapshot.pending.len());
-        for job in &snapshot.pending {
+        tree.pending.reserve(pending.len());
+        for job in pending {
             let at = match last.filter(|(spec, _)| Arc::ptr_eq(spec, &job.spec)) {
                 Some((_, at)) => at,
                 None => tree.user_or_new(&job.spec.account, &job.spec.user.name, 1),
@@ -207,14 +224,14 @@ impl<'a> FairTree<'a> {
         self.users.find(hash(&[account, user]), is_it)
     }
 
-    /// The use of all users by now, weighted and decayed, with what runs.
-    fn enter_use(&mut self, snapshot: &'a Snapshot) {
-        let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
+    /// Enters the usage of all users until now, weighted and decayed, live runs included.
+    fn enter_use(&mut self, input: UsageInput<'a>) {
+        let half_life = input.config.scheduler.fair_share.half_life_secs;
         let mut running: Vec<RunningUse> = vec![RunningUse::default(); self.nodes.len()];
-        let clock = Clock::new(snapshot.now, half_life);
-        let weights = GpuWeights::new(snapshot);
+        let clock = Clock::new(input.now, half_life);
+        let weights = GpuWeights::new(input);
         let mut last: Option<(&Arc<JobSpec>, usize)> = None;
-        for run in snapshot.running.iter().filter(|run| !run.charged) {
+        for run in input.running.iter().filter(|run| !run.charged) {
             let at = match last.filter(|(spec, _)| Arc::ptr_eq(spec, &run.spec)) {
                 Some((_, at)) => at,
                 None => self.user_or_new(&run.spec.account, &run.spec.user.name, 1),
@@ -224,9 +241,9 @@ impl<'a> FairTree<'a> {
             if running.len() <= at {
                 running.resize(at + 1, RunningUse::default());
             }
-            running[at].add(&clock, weights.rate(snapshot, run), started);
+            running[at].add(&clock, weights.rate(input, run), started);
         }
-        for (account, user, decayed) in snapshot.usage.users() {
+        for (account, user, decayed) in input.book.users() {
             let at = self.user_or_new(account, user, 1);
             let more = running.get_mut(at).map(std::mem::take).unwrap_or_default();
             self.nodes[at].usage = decayed.with(&more, &clock);
@@ -263,7 +280,7 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// From now on only accounts with a user that needs a rank are ranked.
+    /// Restricts later rankings to accounts with a user that needs a rank.
     fn want(&mut self, users: impl Iterator<Item = usize>) {
         self.wanted.clear();
         self.wanted.grow(self.nodes.len());
@@ -276,13 +293,13 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// A user's factor, millionths. The user has use or a job.
+    /// A user's factor, millionths. The user has usage or a job.
     pub fn factor(&self, account: &str, user: &str) -> u32 {
         self.place(account, user)
             .map_or(PPM as u32, |at| self.nodes[at].factor)
     }
 
-    /// The factor of a waiting job's user, by its place in the snapshot, millionths.
+    /// The factor of a pending job's user, millionths; `at` is the job's place among the jobs that the tree was made with.
     pub fn factor_of_pending(&self, at: usize) -> u32 {
         self.nodes[self.pending[at]].factor
     }
@@ -294,8 +311,7 @@ impl<'a> FairTree<'a> {
         lines
     }
 
-    /// How a user's standing develops if they run nothing and everybody else goes on as of late, which keeps the use of
-    /// the others where it is.
+    /// A user's standing at later moments if the user runs nothing and the usage of all other users stays as it is.
     pub fn outlook(&self, account: &str, user: &str) -> Vec<Outlook> {
         let Some(at) = self.place(account, user) else {
             return Vec::new();
@@ -361,7 +377,7 @@ impl<'a> FairTree<'a> {
         self.rank_siblings();
     }
 
-    /// A user has used so much by now: those above with it.
+    /// Sets a user's usage, and adds the difference to the accounts above.
     fn set_use(&mut self, user: usize, usage: u64) {
         let before = std::mem::replace(&mut self.nodes[user].usage, usage);
         if before == usage {
@@ -376,7 +392,7 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// Ranks and factors alone, from what `set_use` said of each user; some may be new.
+    /// Ranks users by the usage that `set_use` entered; links new users first.
     fn rank_all(&mut self) {
         if self.below.len() != self.nodes.len() {
             self.link();
@@ -396,7 +412,7 @@ impl<'a> FairTree<'a> {
         self.wanted = ranks.wanted;
     }
 
-    /// The shares and the use of all directly below an account together.
+    /// The shares and the usage of an account's children together.
     fn all_below(&self, at: usize) -> (u64, u64) {
         let of_each = || self.below[at].iter().map(|at| &self.nodes[*at]);
         (
@@ -407,7 +423,7 @@ impl<'a> FairTree<'a> {
         )
     }
 
-    /// Levels of those directly below an account, to be compared.
+    /// Computes the levels of an account's children for `compare`.
     fn level_below(&mut self, at: usize) {
         let (shares, usage) = self.all_below(at);
         self.together[at] = (shares, usage);
@@ -422,7 +438,7 @@ impl<'a> FairTree<'a> {
         }
     }
 
-    /// Compares the levels of two among siblings.
+    /// Compares the levels of two siblings.
     fn compare(&self, one: usize, other: usize) -> Ordering {
         let (a, b) = (self.nearly[one], self.nearly[other]);
         if (a - b).abs() > SURELY_APART * a.max(b).max(1.0) {
@@ -459,8 +475,8 @@ impl<'a> FairTree<'a> {
         any
     }
 
-    /// Ranks the users of siblings and of those below them; says whether there were any. `tied`: the first of them
-    /// shares the last rank given.
+    /// Ranks the users among siblings and below them; says whether there were any. `tied`: the first of them shares the last
+    /// rank given.
     fn visit(&mut self, siblings: &mut [usize], mut tied: bool, ranks: &mut Ranks) -> bool {
         let turn = |at: &usize| (self.nodes[*at].user.is_none(), *at);
         siblings.sort_by(|one, other| {
@@ -484,7 +500,7 @@ impl<'a> FairTree<'a> {
             }
             let ranked = match accounts {
                 [account] => self.visit_below(*account, tied, ranks),
-                // Tied accounts are one.
+                // Tied accounts are merged.
                 _ if !ranks.are_wanted(accounts) => {
                     let users: u64 = accounts.iter().map(|at| self.users_of[*at]).sum();
                     ranks.next -= users;
@@ -535,7 +551,7 @@ impl<'a> FairTree<'a> {
 struct Ranks {
     /// The rank of the next user without a tie.
     next: u64,
-    /// That was given last.
+    /// The rank that was given last.
     last: u64,
     /// As in the tree.
     wanted: FixedBitSet,
@@ -548,7 +564,7 @@ impl Ranks {
     }
 }
 
-/// Millionths. Of numbers too large for that the last places are not looked at: 128 bits divide slowly.
+/// Millionths. Drops the last binary places of large numbers: dividing 128 bits is slow.
 fn part(one: u64, all: u64) -> u64 {
     let spare = all.leading_zeros();
     let shift = 20u32.saturating_sub(spare);
@@ -565,16 +581,16 @@ struct GpuWeights {
 }
 
 impl GpuWeights {
-    fn new(snapshot: &Snapshot) -> Self {
-        let config = &snapshot.config.scheduler.fair_share;
+    fn new(input: UsageInput) -> Self {
+        let config = &input.config.scheduler.fair_share;
         let mut all = Self {
-            nodes: Vec::with_capacity(snapshot.nodes.len()),
+            nodes: Vec::with_capacity(input.nodes.len()),
             weights: Vec::new(),
         };
         if config.gpu_weights_milli.is_empty() {
             return all;
         }
-        for node in &snapshot.nodes {
+        for node in input.nodes {
             all.nodes.push((node.id, all.weights.len()));
             all.weights.extend(
                 node.gpus
@@ -585,8 +601,8 @@ impl GpuWeights {
         all
     }
 
-    fn rate(&self, snapshot: &Snapshot, run: &RunningRun) -> u64 {
-        let factor = snapshot
+    fn rate(&self, input: UsageInput, run: &RunningRun) -> u64 {
+        let factor = input
             .policy
             .qos
             .get(&run.spec.qos)
@@ -603,14 +619,14 @@ impl GpuWeights {
         weighted_micro(
             &run.shares,
             weight,
-            &snapshot.config.scheduler.fair_share,
+            &input.config.scheduler.fair_share,
             factor,
         )
     }
 }
 
-mod kept;
-pub(crate) use kept::Standings;
+mod standings;
+pub use standings::Standings;
 
 #[cfg(test)]
 mod tests;

@@ -1,45 +1,43 @@
-//! The fair tree as passes need it, kept from one to the next: who stands where, what each run uses in each moment, and what is
-//! left of earlier use are worked out again only where they are otherwise.
+//! The fair tree kept from pass to pass. Standings, rates of runs and decayed usage are computed again only where they changed.
 //!
-//! Factors are those of a new tree (a property test says so). Lists nobody.
+//! Factors equal those of a new tree; a property test checks it. Has no names to list.
 
-use super::{FairTree, GpuWeights, PPM, ShareNode};
-use crate::changes::Changes;
-use crate::snapshot::{RunningRun, Snapshot};
+use super::{FairTree, GpuWeights, PPM, ShareNode, UsageInput};
+use crate::names::hash;
+use crate::running_run::RunningRun;
+use crate::usage::{Clock, Decayed, RunningUse, UsageBook, UsageEntry, WeightedUse};
 use gmodel::config::ClusterConfig;
 use gmodel::{Policy, RunId, Timestamp};
-use gpolicy::names::hash;
-use gpolicy::usage::{Clock, Decayed, RunningUse, UsageBook, UsageEntry, WeightedUse};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The standing of all users, kept from pass to pass.
 #[derive(Debug, Default)]
-pub(crate) struct Standings {
-    /// What the tree was begun with.
+pub struct Standings {
+    /// The configuration and policy that the tree was made from.
     of: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
-    /// Without names: those stand in `people`.
+    /// Its names stand in `people`.
     tree: FairTree<'static>,
     /// By place in the tree.
     people: Vec<Person>,
     /// In the order of their ids.
     runs: Vec<RunUse>,
-    /// Runs that are otherwise than when they were looked at last, or had yet to begin then.
+    /// Runs that changed since the last look, or had not begun then.
     stale: BTreeSet<RunId>,
-    /// All may be.
+    /// Any run may have changed.
     are_stale: bool,
-    /// Users with a use that changes at every moment, and users with another use since it was read last.
+    /// Users with usage that changes at every moment; users with usage to be read again.
     moving: Vec<usize>,
     due: Vec<usize>,
-    /// Users that are in the tree only while they have jobs.
+    /// Users that stay in the tree only while they have jobs.
     fleeting: Vec<usize>,
-    /// The book that is entered, and how many have a row in it.
+    /// The book that is entered, and how many users have a row in it.
     book: Option<Arc<UsageBook>>,
     rows: usize,
-    /// When use was read last.
+    /// When usage was read last.
     read: Option<Clock>,
     pass: u64,
-    /// Places of users with pending jobs, by the queue's number for the user, and which queue gave it.
+    /// Places of users with pending jobs, by the queue's number for the user; the queue that gave the number.
     waiting: Vec<Option<usize>>,
     queue: u64,
 }
@@ -49,14 +47,14 @@ pub(crate) struct Standings {
 struct Person {
     account: Box<str>,
     user: Option<Box<str>>,
-    /// How many runs are charged to them, and what those have used.
+    /// How many runs are charged to this entry, and their usage.
     runs: u32,
     running: RunningUse,
-    /// Their row of the book.
+    /// The row of the book.
     entry: Option<Arc<UsageEntry>>,
-    /// What is left of earlier use; nothing as soon as their runs or their row are others.
+    /// The decayed earlier usage; none after a change of the runs or the row.
     known: Option<WeightedUse>,
-    /// The last pass in which they had jobs that wait.
+    /// The last pass in which the user had pending jobs.
     waited: u64,
     is_moving: bool,
     is_due: bool,
@@ -68,23 +66,24 @@ struct RunUse {
     run: RunId,
     at: usize,
     micro: u64,
-    /// Since when it counts among what theirs have used.
+    /// Since when the run counts in the user's usage.
     since: Option<Timestamp>,
 }
 
 impl Standings {
-    /// What is otherwise in the next snapshot than in the last; `None`: that is not known.
-    pub fn note(&mut self, changes: Option<&Changes>) {
-        match changes.filter(|changes| !changes.everything) {
-            Some(changes) => self.stale.extend(&changes.runs),
+    /// Takes the runs that came, went or changed since the last look; `None`: any run may have.
+    pub fn note(&mut self, changed: Option<&BTreeSet<RunId>>) {
+        match changed {
+            Some(runs) => self.stale.extend(runs),
             None => self.are_stale = true,
         }
     }
 
-    /// Factors of all whose jobs wait, millionths, by the number that a queue gave each; it numbers nobody otherwise later.
+    /// The factors of all users with pending jobs, millionths, by the queue's number for the user. The queue keeps a number for
+    /// one user.
     pub fn factors<'n>(
         &mut self,
-        snapshot: &Snapshot,
+        input: UsageInput,
         queue: u64,
         waiting: impl Iterator<Item = (usize, &'n str, &'n str)> + Clone,
     ) -> Vec<u32> {
@@ -93,12 +92,12 @@ impl Standings {
             self.queue = queue;
         }
         let same = self.of.as_ref().is_some_and(|(config, policy)| {
-            Arc::ptr_eq(config, &snapshot.config) && Arc::ptr_eq(policy, &snapshot.policy)
+            Arc::ptr_eq(config, input.config) && Arc::ptr_eq(policy, input.policy)
         });
-        if !same || !self.enter(snapshot, waiting.clone()) {
-            // A user without use is gone.
-            self.begin(snapshot, queue);
-            self.enter(snapshot, waiting.clone());
+        if !same || !self.enter(input, waiting.clone()) {
+            // A user without usage is gone.
+            self.begin(input, queue);
+            self.enter(input, waiting.clone());
         }
         self.tree.want(
             waiting
@@ -114,8 +113,8 @@ impl Standings {
         factors
     }
 
-    fn begin(&mut self, snapshot: &Snapshot, queue: u64) {
-        let mut tree = FairTree::of_policy(&snapshot.policy);
+    fn begin(&mut self, input: UsageInput, queue: u64) {
+        let mut tree = FairTree::of_policy(input.policy);
         let named = |node: &ShareNode| Person {
             account: node.account.into(),
             user: node.user.map(Into::into),
@@ -143,7 +142,7 @@ impl Standings {
             user_count,
             ..FairTree::default()
         };
-        let of = Some((snapshot.config.clone(), snapshot.policy.clone()));
+        let of = Some((input.config.clone(), input.policy.clone()));
         *self = Self {
             of,
             tree,
@@ -154,19 +153,16 @@ impl Standings {
         };
     }
 
-    /// Enters what everybody has used by now. `false`: not all who stand in the tree are to.
+    /// Enters the usage of all users until now. `false`: the tree holds a user that it should not.
     fn enter<'n>(
         &mut self,
-        snapshot: &Snapshot,
+        input: UsageInput,
         waiting: impl Iterator<Item = (usize, &'n str, &'n str)>,
     ) -> bool {
         self.pass += 1;
-        let clock = Clock::new(
-            snapshot.now,
-            snapshot.config.scheduler.fair_share.half_life_secs,
-        );
-        self.enter_runs(snapshot, &clock);
-        let are_rows_there = self.enter_book(&snapshot.usage);
+        let clock = Clock::new(input.now, input.config.scheduler.fair_share.half_life_secs);
+        self.enter_runs(input, &clock);
+        let are_rows_there = self.enter_book(input.book);
         for (number, account, user) in waiting {
             if self.waiting.len() <= number {
                 self.waiting.resize(number + 1, None);
@@ -219,9 +215,9 @@ impl Standings {
         self.tree.set_use(at, usage);
     }
 
-    fn enter_runs(&mut self, snapshot: &Snapshot, clock: &Clock) {
-        // What GPUs weigh their nodes say, which may come to say something else.
-        let keeps = snapshot
+    fn enter_runs(&mut self, input: UsageInput, clock: &Clock) {
+        // With weights by GPU type, a node's inventory changes the rate of its runs.
+        let keeps = input
             .config
             .scheduler
             .fair_share
@@ -243,9 +239,9 @@ impl Standings {
                 }
             }
             self.runs.clear();
-            let weights = GpuWeights::new(snapshot);
-            for run in &snapshot.running {
-                let entered = self.enter_run(snapshot, run, &weights, clock);
+            let weights = GpuWeights::new(input);
+            for run in input.running {
+                let entered = self.enter_run(input, run, &weights, clock);
                 self.runs.extend(entered);
             }
             return;
@@ -257,14 +253,12 @@ impl Standings {
                 let known = self.runs.remove(place);
                 self.leave_run(&known, clock);
             }
-            let now = snapshot
+            let now = input
                 .running
                 .binary_search_by_key(&id, |run| run.run)
                 .ok()
-                .map(|at| &snapshot.running[at]);
-            if let Some(entered) =
-                now.and_then(|run| self.enter_run(snapshot, run, &weights, clock))
-            {
+                .map(|at| &input.running[at]);
+            if let Some(entered) = now.and_then(|run| self.enter_run(input, run, &weights, clock)) {
                 self.runs
                     .insert(place.unwrap_or_else(|place| place), entered);
             }
@@ -273,7 +267,7 @@ impl Standings {
 
     fn enter_run(
         &mut self,
-        snapshot: &Snapshot,
+        input: UsageInput,
         run: &RunningRun,
         weights: &GpuWeights,
         clock: &Clock,
@@ -281,14 +275,14 @@ impl Standings {
         if run.charged {
             return None;
         }
-        let micro = weights.rate(snapshot, run);
+        let micro = weights.rate(input, run);
         let at = self.user(&run.spec.account, &run.spec.user.name);
         let person = &mut self.people[at];
         (person.runs, person.known) = (person.runs + 1, None);
         let since = run.started.filter(|started| clock.is_after(*started));
         match (since, run.started) {
             (Some(since), _) => person.running.add(clock, micro, since),
-            // By the clock of its node.
+            // By the clock of its node it has not begun.
             (None, Some(_)) => self.stale.extend([run.run]),
             (None, None) => {}
         }
@@ -311,7 +305,7 @@ impl Standings {
         self.is_due(known.at);
     }
 
-    /// `false`: a user has no row any more.
+    /// `false`: a user has lost its row.
     fn enter_book(&mut self, book: &Arc<UsageBook>) -> bool {
         let before = self.book.replace(book.clone());
         if before
@@ -336,7 +330,7 @@ impl Standings {
         self.tree.users.find(hash(&[account, user]), is_it)
     }
 
-    /// A user's place in the tree; a new user is entered.
+    /// A user's place in the tree; enters a new user.
     fn user(&mut self, account: &str, user: &str) -> usize {
         if let Some(at) = self.place(account, user) {
             return at;

@@ -1,20 +1,16 @@
 //! The order of the queue: nominated jobs, tier, guaranteed before borrowed, multifactor priority, submission, id.
 //!
-//! Each factor is 0 to 1 in millionths, times its weight; nice is taken off, and what an operator set replaces the sum.
-//! Never says whether a job may start. Source: Slurm's page "Multifactor Priority Plugin", sprio(1).
+//! The numbers are those of `gpolicy::priority`. Never says whether a job may start.
 
-use crate::cluster::gpu_types::SliceSizes;
-use crate::fair_tree::{FairTree, PPM};
 use crate::ledger::Ledger;
 use crate::plan::Start;
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::gpu_request::{GpuAmount, GpuKind};
-use gmodel::job::{GpuScope, Request};
-use gmodel::mig::least_milli;
-use gmodel::policy::{JobOrder, PriorityWeights};
+use gmodel::job::Request;
+use gmodel::policy::JobOrder;
 use gmodel::{JobId, JobSpec, RunClass, Timestamp};
+use gpolicy::fair_tree::FairTree;
 use gpolicy::limits::{ALL, Holding};
-use gpolicy::names::Names;
+use gpolicy::priority::{Factors, Scale, gpus_of_first};
 use gpolicy::quota::Guarantees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,76 +21,10 @@ use std::sync::Arc;
 pub struct Ordered {
     /// Place in the snapshot's `pending`.
     pub at: usize,
-    /// As what it would start, with all before it that could stand on the same guarantee counted; `None` where there are
-    /// no quotas, and of who is held or waits for something else than its turn. Of an array: its next task.
+    /// The class of its next start, after all earlier jobs took their part of the same guarantee. `None`: no quotas, or the job
+    /// is not eligible. Of an array: of its next task.
     pub class: Option<RunClass>,
     pub factors: Factors,
-}
-
-/// What a priority is made of. Factors are in millionths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Factors {
-    pub age: u32,
-    pub fair_share: u32,
-    pub qos: u32,
-    pub partition: u32,
-    pub size: u32,
-    /// As the site's submission hook has it.
-    pub site: u32,
-    pub nice: i32,
-    /// Set by an operator in place of the sum.
-    pub set: Option<u32>,
-    /// Larger goes first.
-    pub priority: i64,
-}
-
-/// The factors times their weights, as sprio(1) lists them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WeightedFactors {
-    pub age: i64,
-    pub fair_share: i64,
-    pub qos: i64,
-    pub partition: i64,
-    pub size: i64,
-    pub site: i64,
-    /// Taken off.
-    pub nice: i64,
-}
-
-impl Factors {
-    pub fn weighted(&self, weights: &PriorityWeights) -> WeightedFactors {
-        let times = |factor: u32, weight: u32| i64::from(factor) * i64::from(weight) / PPM as i64;
-        WeightedFactors {
-            age: times(self.age, weights.age),
-            fair_share: times(self.fair_share, weights.fair_share),
-            qos: times(self.qos, weights.qos),
-            partition: times(self.partition, weights.partition),
-            size: times(self.size, weights.size),
-            site: times(self.site, weights.site),
-            nice: i64::from(self.nice),
-        }
-    }
-
-    /// With the age at the time of a snapshot.
-    pub(crate) fn at_age(self, eligible: Timestamp, snapshot: &Snapshot) -> Self {
-        let weights = &snapshot.config.scheduler.priority;
-        let most = u64::from(weights.max_age_secs);
-        let waited = snapshot.now.since_secs(eligible) as u64;
-        Self {
-            age: part(waited.min(most), most),
-            ..self
-        }
-        .with_priority(weights)
-    }
-
-    fn with_priority(mut self, weights: &PriorityWeights) -> Self {
-        let parts = self.weighted(weights);
-        let sum =
-            parts.age + parts.fair_share + parts.qos + parts.partition + parts.size + parts.site
-                - parts.nice;
-        self.priority = self.set.map_or(sum, i64::from);
-        self
-    }
 }
 
 /// All pending jobs in the order of their turn.
@@ -148,8 +78,8 @@ fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Or
         .collect()
 }
 
-/// Larger tier, larger priority, older, smaller id, a task before the array whose first it is, and the partitions of a job
-/// as it names them.
+/// Larger tier, larger priority, older, smaller id, a task before its array, and the partitions of a job in the order of its
+/// request.
 type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId, bool, u32);
 
 fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
@@ -319,50 +249,9 @@ pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Ho
     }
 }
 
-/// Thousandths of GPUs by the first choice, with their type if one is named. Slices count as little as their names allow.
-pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
-    gpus_of_first(request, least_milli)
-}
-
-/// The same, where slices count as those of this cluster do: what one will be charged with, and stands on.
+/// Thousandths of GPUs by the first choice, as a run would be charged with them: slices count as those of this cluster.
 pub(crate) fn gpus_counted<'r>(request: &'r Request, ledger: &Ledger) -> (Option<&'r str>, u64) {
     gpus_of_first(request, |profile| ledger.slice_milli(profile))
-}
-
-fn gpus_of_first(request: &Request, slice_milli: impl Fn(&str) -> u32) -> (Option<&str>, u64) {
-    let Some(first) = request
-        .gpus
-        .as_ref()
-        .and_then(|ask| ask.alternatives.first())
-    else {
-        return (None, 0);
-    };
-    let times = match request.gpu_scope {
-        GpuScope::Job => 1,
-        GpuScope::Node => u64::from(request.nodes_min.max(1)),
-        GpuScope::Task => u64::from(request.ntasks.max(request.nodes_min).max(1)),
-    };
-    let milli = match &first.amount {
-        GpuAmount::Whole(count) => u64::from(*count) * 1000,
-        GpuAmount::Share { milli } => u64::from(*milli),
-        GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(slice_milli(profile)),
-    };
-    let gpu_type = match &first.kind {
-        GpuKind::Any => None,
-        GpuKind::Type(name) => Some(name.as_str()),
-    };
-    (gpu_type, milli * times)
-}
-
-/// What factors are measured against.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Scale {
-    partitions: Names,
-    most_qos: u32,
-    most_partition: u32,
-    gpus: u64,
-    cpus: u64,
-    slices: SliceSizes,
 }
 
 /// What jobs of one request share, looked up once.
@@ -377,8 +266,8 @@ impl<'a> LookUp<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
         Self {
             snapshot,
-            tree: FairTree::of(snapshot),
-            scale: Scale::new(snapshot),
+            tree: FairTree::of(snapshot.usage_input(), &snapshot.pending),
+            scale: Scale::new(&snapshot.config, &snapshot.policy, &snapshot.nodes),
             last: None,
         }
     }
@@ -389,7 +278,9 @@ impl<'a> LookUp<'a> {
         let (tier, shared) = match known {
             Some((_, tier, factors)) => (tier, factors),
             None => {
-                let (tier, factors) = self.scale.factors(self.snapshot, &job.spec);
+                let (tier, factors) =
+                    self.scale
+                        .factors(&self.snapshot.config, &self.snapshot.policy, &job.spec);
                 let factors = Factors {
                     fair_share: self.tree.factor_of_pending(at),
                     ..factors
@@ -404,94 +295,13 @@ impl<'a> LookUp<'a> {
                 nice: job.nice,
                 ..shared
             }
-            .at_age(job.eligible, self.snapshot),
+            .at_age(
+                job.eligible,
+                self.snapshot.now,
+                &self.snapshot.config.scheduler.priority,
+            ),
         )
     }
-}
-
-impl Scale {
-    pub fn new(snapshot: &Snapshot) -> Self {
-        let partitions = &snapshot.config.partitions;
-        Self {
-            partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
-            most_qos: snapshot
-                .policy
-                .qos
-                .values()
-                .map(|qos| qos.priority)
-                .max()
-                .unwrap_or(0),
-            most_partition: partitions
-                .iter()
-                .map(|one| one.priority_factor)
-                .max()
-                .unwrap_or(0),
-            gpus: snapshot
-                .nodes
-                .iter()
-                .map(|node| crate::cluster::gpu_group::gpus_of(node) as u64 * 1000)
-                .sum(),
-            cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
-            slices: SliceSizes::new(snapshot),
-        }
-    }
-
-    /// Place of a partition in the configuration.
-    pub fn partition(&self, name: &str) -> Option<usize> {
-        self.partitions.number(name).map(|at| at as usize)
-    }
-
-    /// Tier, and the factors that neither age nor fair share has a part in.
-    pub fn factors(&self, snapshot: &Snapshot, spec: &JobSpec) -> (u32, Factors) {
-        let partition = self
-            .partition(&spec.partition)
-            .and_then(|at| snapshot.config.partitions.get(at));
-        let qos = snapshot
-            .policy
-            .qos
-            .get(&spec.qos)
-            .map_or(0, |qos| qos.priority);
-        let large = self.size(&spec.request);
-        let favor_small = snapshot.config.scheduler.priority.favor_small;
-        let factors = Factors {
-            qos: part(u64::from(qos), u64::from(self.most_qos)),
-            partition: part(
-                partition.map_or(0, |one| u64::from(one.priority_factor)),
-                u64::from(self.most_partition),
-            ),
-            size: if favor_small {
-                PPM as u32 - large
-            } else {
-                large
-            },
-            site: part(u64::from(spec.site_factor_milli.unwrap_or(0)), 1000),
-            set: spec.priority,
-            ..Factors::default()
-        };
-        (partition.map_or(0, |one| one.priority_tier), factors)
-    }
-
-    /// Part of the cluster: of its GPUs, or of its CPUs for a job without GPUs.
-    fn size(&self, request: &Request) -> u32 {
-        match gpus_of_first(request, |profile| self.slices.milli(profile)).1 {
-            0 => {
-                let tasks = u64::from(request.ntasks.max(request.nodes_min).max(1));
-                part(
-                    tasks * u64::from(request.cpus_per_task.unwrap_or(1)),
-                    self.cpus,
-                )
-            }
-            milli => part(milli, self.gpus),
-        }
-    }
-}
-
-/// Millionths, at most all.
-fn part(one: u64, all: u64) -> u32 {
-    if all == 0 {
-        return 0;
-    }
-    (u128::from(one.min(all)) * u128::from(PPM) / u128::from(all)) as u32
 }
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! How long runs really take, learned from those that are over: a share of their limits, by user and kind of job.
+//! How long runs take, learned from ended runs as a share of their limits, by user and kind of job.
 //!
-//! Most limits are far too long (Mu'alem and Feitelson 2001), and a user's last runs say more of the next than anything
-//! else that a queue knows (Tsafrir, Etsion and Feitelson 2007). Integers and bounds; it never decides what starts.
+//! Most limits are far too long (Mu'alem and Feitelson 2001). A user's last runs predict the next best (Tsafrir, Etsion and
+//! Feitelson 2007). Integers and bounds; never decides what starts.
 
-use crate::cluster::nodes::end_of;
-use crate::snapshot::Snapshot;
+use crate::pending_job::PendingJob;
+use crate::running_run::{RunningRun, end_of};
 use gmodel::{JobSpec, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Runs remembered of each user, account and partition.
 const RUNS_KEPT: usize = 32;
-/// Fewer say nothing.
+/// A group with fewer runs predicts nothing.
 const FEWEST_RUNS: usize = 4;
-/// Groups of runs remembered; the one that was longest without a run goes first.
+/// How many groups are remembered; the group that was longest without a run goes first.
 const MOST_GROUPS: usize = 16_384;
-/// What the length of a run without a limit is a share of.
+/// The length of a run without a limit is a share of this.
 const NOMINAL_SECS: u32 = 86_400;
 
-/// What runs of late took.
+/// The lengths of recent runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunLengths {
     groups: BTreeMap<Group, Runs>,
@@ -39,13 +39,13 @@ enum Group {
 
 /// The user, account and partition of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Whose<'a> {
+pub struct RunOwner<'a> {
     pub account: &'a str,
     pub user: &'a str,
     pub partition: &'a str,
 }
 
-impl<'a> From<&'a JobSpec> for Whose<'a> {
+impl<'a> From<&'a JobSpec> for RunOwner<'a> {
     fn from(spec: &'a JobSpec) -> Self {
         Self {
             account: &spec.account,
@@ -63,8 +63,8 @@ struct Runs {
 }
 
 impl RunLengths {
-    /// A run that ended by itself, at its limit, or because its user had enough of it.
-    pub fn note(&mut self, whose: Whose, limit_secs: Option<u32>, ran_secs: i64) {
+    /// Takes a run that ended by itself, at its limit, or cancelled by its user.
+    pub fn note(&mut self, owner: RunOwner, limit_secs: Option<u32>, ran_secs: i64) {
         let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
         let most = if limit_secs.is_some() {
             1000
@@ -72,7 +72,7 @@ impl RunLengths {
             i64::from(u32::MAX)
         };
         let share = (ran_secs.max(0).saturating_mul(1000) / base).min(most) as u32;
-        for group in groups(whose, limit_secs) {
+        for group in groups(owner, limit_secs) {
             self.count += 1;
             let runs = self.groups.entry(group.clone()).or_default();
             self.by_age.remove(&runs.last);
@@ -90,16 +90,16 @@ impl RunLengths {
         }
     }
 
-    /// How long a run is expected to take in all, seconds, when it has taken so many already: the mean of those runs that
-    /// were longer, of the narrowest group that has enough of them. `None`: nothing is known.
+    /// The expected length of a run in all, seconds, after `ran_secs`: the mean of longer runs in the narrowest group with
+    /// enough runs. `None`: nothing is known.
     pub fn expected_secs(
         &self,
-        whose: Whose,
+        owner: RunOwner,
         limit_secs: Option<u32>,
         ran_secs: i64,
     ) -> Option<i64> {
         let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
-        for group in groups(whose, limit_secs) {
+        for group in groups(owner, limit_secs) {
             let Some(runs) = self
                 .groups
                 .get(&group)
@@ -121,13 +121,9 @@ impl RunLengths {
         None
     }
 
-    /// The picture with every run and every waiting job as long as it is expected to be. What nothing is known of keeps
-    /// its limit; reservations still ask for the limit of a job that is to start beside or in them.
-    pub fn believed(&self, mut picture: Snapshot) -> Snapshot {
-        let now = picture.now;
-        // Passes go by limits: before a maintenance a job starts that is over by then with its limit.
-        let has_windows = !picture.policy.reservations.is_empty();
-        for run in &mut picture.running {
+    /// Ends each run when it is expected to end. A run without a prediction keeps its limit.
+    pub fn expect_ends(&self, now: Timestamp, runs: &mut [RunningRun]) {
+        for run in runs {
             let from = run.started.unwrap_or(run.placed);
             let limit_secs = run
                 .ends_by
@@ -137,7 +133,12 @@ impl RunLengths {
                 run.ends_by = Some(soonest(from.plus_secs(secs), now).min(end_of(run)));
             }
         }
-        for job in &mut picture.pending {
+    }
+
+    /// Gives each pending job the limit that it is expected to need. Before a reservation's window a job still needs the room
+    /// of its own limit.
+    pub fn expect_limits(&self, has_reservations: bool, pending: &mut [PendingJob]) {
+        for job in pending {
             if let Some(secs) = self.expected_secs((&*job.spec).into(), job.limit_secs, -1) {
                 let (most, window) = (
                     job.limit_secs.unwrap_or(u32::MAX),
@@ -145,12 +146,11 @@ impl RunLengths {
                 );
                 let believed = u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1);
                 job.limit_secs = Some(believed);
-                if has_windows && believed < window {
+                if has_reservations && believed < window {
                     job.particulars.window_secs = Some(window);
                 }
             }
         }
-        picture
     }
 }
 
@@ -158,10 +158,10 @@ fn soonest(end: Timestamp, now: Timestamp) -> Timestamp {
     end.max(now.plus_secs(1))
 }
 
-fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
+fn groups(owner: RunOwner, limit_secs: Option<u32>) -> [Group; 5] {
     let (account, user, limited) = (
-        whose.account.to_owned(),
-        whose.user.to_owned(),
+        owner.account.to_owned(),
+        owner.user.to_owned(),
         limit_secs.is_some(),
     );
     [
@@ -172,7 +172,7 @@ fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
         ),
         Group::User(account.clone(), user, limited),
         Group::Account(account, limited),
-        Group::Partition(whose.partition.to_owned(), limited),
+        Group::Partition(owner.partition.to_owned(), limited),
         Group::All(limited),
     ]
 }
@@ -180,10 +180,9 @@ fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::world::{NOW, world};
 
-    fn by<'a>(account: &'a str, user: &'a str) -> Whose<'a> {
-        Whose {
+    fn by<'a>(account: &'a str, user: &'a str) -> RunOwner<'a> {
+        RunOwner {
             account,
             user,
             partition: "p",
@@ -244,33 +243,6 @@ mod tests {
             None,
             "none was"
         );
-    }
-
-    #[test]
-    fn the_believed_picture_is_never_longer_than_the_limits() {
-        let picture = world(
-            "node n1 h100:8\nrun 1 a ann 4 on=n1 ago=200 limit=1000\njob 2 a ann 8 limit=1000\njob 3 b bob 1 limit=50",
-        );
-        let mut lengths = RunLengths::default();
-        for secs in [300, 300, 300, 5000] {
-            lengths.note(by("a", "ann"), Some(1000), secs);
-        }
-        let believed = lengths.believed(picture.clone());
-        assert_eq!(
-            believed.running[0].ends_by,
-            Some(NOW.plus_secs(275)),
-            "the mean of 300, 300, 300 and 1000, 200 gone"
-        );
-        assert_eq!(
-            believed
-                .pending
-                .iter()
-                .map(|job| job.limit_secs)
-                .collect::<Vec<_>>(),
-            [Some(475), Some(23)]
-        );
-        let known_nothing = RunLengths::default().believed(picture.clone());
-        assert_eq!(known_nothing.running, picture.running);
     }
 
     #[test]

@@ -1,10 +1,9 @@
 use super::*;
-use crate::PendingJob;
 use expect_test::{Expect, expect};
 use gmodel::Timestamp;
 use gmodel::policy::{Account, AccountUser};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `account lab shares=2 [under=x]`, `user ann in lab shares=1 used=30`, one a line.
 fn policy_and_use(text: &str) -> (Policy, Vec<(String, String, u64)>) {
@@ -205,33 +204,6 @@ fn resting_mends_a_standing_step_by_step() {
     assert_eq!(tree.outlook("a", "nobody"), []);
 }
 
-#[test]
-fn running_work_counts_and_a_run_in_the_book_counts_once() {
-    let mut snapshot = crate::tests::world::world(
-        "node n1 h100:8
-         run 1 a ann 4 on=n1 ago=3600
-         run 2 a bob 2 on=n1 ago=3600",
-    );
-    let used = |snapshot: &Snapshot, user: &str| {
-        let tree = FairTree::of(snapshot);
-        tree.lines()
-            .iter()
-            .find(|(_, node)| node.user == Some(user))
-            .map(|(_, node)| node.usage)
-    };
-    let (ann, bob) = (
-        used(&snapshot, "ann").unwrap(),
-        used(&snapshot, "bob").unwrap(),
-    );
-    assert!(
-        (14_400_000..14_600_000).contains(&ann),
-        "4 GPUs and 4 CPUs for an hour: {ann}"
-    );
-    assert!(ann > bob && bob > ann / 2 - 100_000);
-    snapshot.running[0].charged = true;
-    assert_eq!(used(&snapshot, "ann"), None);
-}
-
 /// The same by the page's recipe, as plainly as can be: exact fractions, a list of groups, no ranks kept in passing.
 fn by_the_book(policy: &Policy, used: &[(String, String, u64)]) -> BTreeMap<(String, String), u64> {
     #[derive(Clone)]
@@ -391,7 +363,7 @@ proptest! {
     }
 }
 
-/// A job of one of a few users, some of whose accounts the policy does not know.
+/// A job of one of a few users. The policy lacks some of their accounts.
 fn spec_of(who: u8) -> Arc<JobSpec> {
     let mut spec = JobSpec::from(gmodel::CommonSpec {
         account: format!("a{}", who % 4),
@@ -433,72 +405,97 @@ fn runs(job: u64, who: u8, cpus: u32, started: Option<Timestamp>) -> RunningRun 
     RunningRun { started, ..run }
 }
 
+/// What the tree is made of, to be changed step by step.
+#[derive(Default)]
+struct Picture {
+    now: Timestamp,
+    config: Arc<ClusterConfig>,
+    policy: Arc<Policy>,
+    pending: Vec<PendingJob>,
+    running: Vec<RunningRun>,
+    usage: Arc<UsageBook>,
+}
+
+impl Picture {
+    fn input(&self) -> UsageInput<'_> {
+        UsageInput {
+            now: self.now,
+            config: &self.config,
+            policy: &self.policy,
+            nodes: &[],
+            running: &self.running,
+            book: &self.usage,
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Runs come, go and are charged, people wait and go away again: of each moment the kept tree says what a new one says.
+    /// Runs come, go and are charged; users get and lose pending jobs. The kept tree gives the factors of a new one each time.
     #[test]
     fn a_kept_tree_says_what_a_new_one_says(
         steps in prop::collection::vec((0u8..11, 0u8..12, 1u32..9, 0i64..200_000, any::<bool>()), 1..60),
     ) {
         let (policy, _) = policy_and_use("account a0 shares=2\naccount a1 shares=1 under=a0\nuser u0 in a0 shares=3");
-        let mut snapshot = Snapshot { policy: Arc::new(policy), ..Snapshot::default() };
-        Arc::make_mut(&mut snapshot.config).scheduler.fair_share.cpu_weight_milli = 1000;
-        let mut half_life = snapshot.config.scheduler.fair_share.half_life_secs;
+        let mut picture = Picture { policy: Arc::new(policy), ..Picture::default() };
+        Arc::make_mut(&mut picture.config).scheduler.fair_share.cpu_weight_milli = 1000;
+        let mut half_life = picture.config.scheduler.fair_share.half_life_secs;
         let mut kept = Standings::default();
-        let mut changes = crate::Changes::default();
+        let (mut changed, mut all_changed) = (BTreeSet::new(), false);
         let mut numbers = BTreeMap::new();
         for (at, (what, who, amount, secs, looks)) in steps.into_iter().enumerate() {
-            snapshot.now = snapshot.now.plus_secs(secs);
-            let last = snapshot.running.len().checked_sub(1);
+            picture.now = picture.now.plus_secs(secs);
+            let last = picture.running.len().checked_sub(1);
             match (what, last) {
-                (0, _) => snapshot.pending.push(waits(at, who)),
-                (1, _) => drop(snapshot.pending.pop()),
+                (0, _) => picture.pending.push(waits(at, who)),
+                (1, _) => drop(picture.pending.pop()),
                 (2, Some(last)) => {
-                    let run = &mut snapshot.running[usize::from(who) % (last + 1)];
+                    let run = &mut picture.running[usize::from(who) % (last + 1)];
                     // By the clock of its node, which may be ahead.
-                    run.started = run.started.or(Some(snapshot.now.plus_secs(i64::from(amount) * 1000 - 4000)));
+                    run.started = run.started.or(Some(picture.now.plus_secs(i64::from(amount) * 1000 - 4000)));
                     run.shares[0].cpus = amount;
-                    changes.runs.insert(run.run);
+                    changed.insert(run.run);
                 }
                 (3, Some(last)) => {
-                    let run = snapshot.running.remove(usize::from(who) % (last + 1));
-                    let rate = gpolicy::usage::Rate { weighted_micro: u64::from(amount) * 1000, ..Default::default() };
-                    let book = Arc::make_mut(&mut snapshot.usage);
-                    let from = run.started.unwrap_or(snapshot.now);
-                    book.charge(&run.spec.account, &run.spec.user.name, &rate, from, snapshot.now, half_life);
-                    changes.runs.insert(run.run);
+                    let run = picture.running.remove(usize::from(who) % (last + 1));
+                    let rate = crate::usage::Rate { weighted_micro: u64::from(amount) * 1000, ..Default::default() };
+                    let book = Arc::make_mut(&mut picture.usage);
+                    let from = run.started.unwrap_or(picture.now);
+                    book.charge(&run.spec.account, &run.spec.user.name, &rate, from, picture.now, half_life);
+                    changed.insert(run.run);
                 }
                 (5, Some(last)) => {
-                    let run = &mut snapshot.running[last];
+                    let run = &mut picture.running[last];
                     run.charged = true;
-                    changes.runs.insert(run.run);
+                    changed.insert(run.run);
                 }
-                (6, _) => snapshot.now = snapshot.now.plus_secs(-2 * secs),
-                (7, _) if who == 0 => snapshot.usage = Arc::default(),
+                (6, _) => picture.now = picture.now.plus_secs(-2 * secs),
+                (7, _) if who == 0 => picture.usage = Arc::default(),
                 (8, _) if who == 0 => {
                     half_life = if amount == 1 { 0 } else { 100_000 * amount };
-                    Arc::make_mut(&mut snapshot.config).scheduler.fair_share.half_life_secs = half_life;
+                    Arc::make_mut(&mut picture.config).scheduler.fair_share.half_life_secs = half_life;
                 }
-                (9, _) if who == 0 => changes.everything = true,
+                (9, _) if who == 0 => all_changed = true,
                 _ => {
-                    let run = runs(at as u64, who, amount, Some(snapshot.now).filter(|_| what == 4));
-                    changes.runs.insert(run.run);
-                    snapshot.running.push(run);
+                    let run = runs(at as u64, who, amount, Some(picture.now).filter(|_| what == 4));
+                    changed.insert(run.run);
+                    picture.running.push(run);
                 }
             }
             if !looks {
                 continue;
             }
-            kept.note(Some(&std::mem::take(&mut changes)));
-            let new = FairTree::of(&snapshot);
-            for job in &snapshot.pending {
+            let changed = std::mem::take(&mut changed);
+            kept.note(Some(&changed).filter(|_| !std::mem::take(&mut all_changed)));
+            let new = FairTree::of(picture.input(), &picture.pending);
+            for job in &picture.pending {
                 let next = numbers.len();
                 numbers.entry((job.spec.account.clone(), job.spec.user.name.clone())).or_insert(next);
             }
             let number = |job: &PendingJob| numbers[&(job.spec.account.clone(), job.spec.user.name.clone())];
-            let waiting = snapshot.pending.iter().map(|job| (number(job), job.spec.account.as_str(), job.spec.user.name.as_str()));
-            let found = kept.factors(&snapshot, 1, waiting.clone());
+            let waiting = picture.pending.iter().map(|job| (number(job), job.spec.account.as_str(), job.spec.user.name.as_str()));
+            let found = kept.factors(picture.input(), 1, waiting.clone());
             for (number, account, user) in waiting {
                 prop_assert_eq!(found[number], new.factor(account, user), "{} in {}", user, account);
             }
