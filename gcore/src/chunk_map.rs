@@ -347,7 +347,7 @@ mod tests {
 
         /// A copy that follows every reported change equals the map, also when it switches to another map.
         #[test]
-        fn who_is_told_of_changes_knows_the_map(
+        fn a_reader_of_changes_knows_the_map(
             ops in prop::collection::vec((0u8..4, 1u64..300, any::<u8>()), 0..400), tell_every in 1usize..40, other_at in 0usize..800
         ) {
             let mut ours = ChunkMap::default();

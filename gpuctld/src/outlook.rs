@@ -287,7 +287,7 @@ mod tests {
     use gsched::calibration::Interval;
 
     #[test]
-    fn who_asks_gets_the_interval_with_its_record() {
+    fn a_question_gets_the_interval_with_its_record() {
         let outlook = Outlook::default();
         let at = |secs: i64| Timestamp::from_secs(1_000_000 + secs);
         let plans = Plans {

@@ -325,8 +325,7 @@ async fn the_daemon_lets_go_of_nvml_for_a_reset_which_its_driver_would_refuse_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_that_fails_is_tried_once_more_and_then_waits_for_somebody_with_the_programs_words_and_marks_no_board()
- {
+async fn a_failed_reset_is_tried_once_more_then_waits_for_an_administrator_and_marks_no_board() {
     let mut ctl = Controller::start().await;
     let (node, at) = node_to_reset(&mut ctl, "echo in use; exit 1").await;
     for number in [5, 6] {

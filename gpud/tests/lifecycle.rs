@@ -135,7 +135,7 @@ async fn a_run_that_ended_while_the_daemon_was_down_is_reported_when_it_is_back(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lower_fence_is_refused_and_a_run_nobody_names_is_stopped() {
+async fn a_lower_fence_is_refused_and_an_unnamed_run_is_stopped() {
     let mut ctl = Controller::start().await;
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;

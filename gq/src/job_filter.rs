@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_whom_nobody_knows_is_found() {
+    fn an_unknown_user_is_found() {
         assert_eq!(
             unknown_user("root,no-such-user-here,root"),
             Some("no-such-user-here")

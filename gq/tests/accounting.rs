@@ -331,7 +331,7 @@ fn jobs_are_chosen_by_nodes_cpus_and_limit_and_options_of_sacct_may_be_short() {
 }
 
 #[test]
-fn a_user_without_jobs_whom_nobody_knows_is_an_error_and_a_job_nobody_knows_is_not() {
+fn an_unknown_user_without_jobs_is_an_error_and_an_unknown_job_is_not() {
     let none = |_: &Request| Answer::ok(r#"{"schema":1,"runs":[]}"#);
     let check = |words: &[&str], want: Expect| {
         want.assert_eq(&FakeController::start(none).run(GACCT, words).text())

@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_serves_in_order_and_without_servers_nobody() {
+    fn a_pool_serves_in_order_and_without_servers_no_job() {
         let ask = |at_ms| SliceRequest {
             at_ms,
             run_ms: 10,

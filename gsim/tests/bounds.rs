@@ -90,7 +90,7 @@ fn run(trace: &str, policy: &str) -> Vec<JobTimes> {
 /// Once all jobs before it have started, a job waits at most until the running jobs reach their limits: backfill does not
 /// delay it.
 #[test]
-fn nobody_starves() {
+fn no_job_starves() {
     for seed in 1..=SEEDS {
         let trace = stream(seed, 90);
         for backfill in ["\"easy\"", "5", "100", "\"conservative\""] {

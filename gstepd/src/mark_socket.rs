@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_silent_makes_room_for_who_speaks() {
+    fn a_silent_connection_makes_room_for_a_new_one() {
         let (mut socket, mut streams) = crowd("silent", MAX_PEERS + 1, b"");
         streams[MAX_PEERS].write_all(b"\x1b\n").unwrap();
         assert_eq!(socket.next_deadline(BootMillis(0)), None);

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grun_is_gone_where_nobody_listens_any_more() {
+    fn a_grun_is_gone_when_its_port_is_closed() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap().to_string();
         assert!(!is_gone(&there, "127.0.0.1:1"));

@@ -749,7 +749,7 @@ fn holds_and_cancels_that_were_acknowledged_survive_a_kill() {
 }
 
 #[test]
-fn a_dead_node_keeps_its_job_until_somebody_says_it_is_down_where_the_site_wants_to_wait() {
+fn a_dead_node_keeps_its_job_until_it_is_declared_down_where_the_site_wants_to_wait() {
     let Some(pool) = Pool::up(2, "h100:1") else {
         return;
     };

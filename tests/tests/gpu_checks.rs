@@ -295,7 +295,7 @@ fn our_own_program_finds_a_gpu_that_computes_wrong_by_kernels_that_are_really_ca
 }
 
 #[test]
-fn a_driver_that_hangs_under_our_own_program_costs_one_gpu_and_holds_nobody() {
+fn a_driver_that_hangs_under_our_own_program_costs_one_gpu_and_delays_no_job() {
     let Some(pool) = pool_with_our_checks(
         &[&["gpu4", "check", "hang"]],
         "timeout_secs = 10\nchecks = [\"arith\"]",

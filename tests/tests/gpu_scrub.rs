@@ -62,7 +62,7 @@ fn memory_is_overwritten_after_a_run_and_the_record_says_so() {
 }
 
 #[test]
-fn a_gpu_whose_memory_does_not_come_clean_is_given_to_nobody_and_tried_again() {
+fn a_gpu_whose_memory_does_not_come_clean_is_kept_and_scrubbed_again() {
     let Some(pool) = pool("h100:2") else { return };
     fault(&pool, &["gpu0", "check", "fails"]);
     let job = run(&pool, "2");

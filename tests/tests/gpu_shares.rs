@@ -206,7 +206,7 @@ fn room_that_another_users_shares_leave_is_named() {
 }
 
 #[test]
-fn where_sharing_is_off_a_part_is_refused_with_what_would_work_and_uncapped_takes_anybody() {
+fn where_sharing_is_off_a_part_is_refused_with_what_would_work_and_uncapped_takes_any_job() {
     let Some(pool) = pool("h100:1", "off") else {
         return;
     };
@@ -288,7 +288,7 @@ fn a_shared_gpu_that_is_lost_ends_its_jobs_and_is_given_back_in_its_usual_mode_w
 }
 
 #[test]
-fn a_killed_gpud_finds_its_shares_again_and_takes_back_what_nobody_uses() {
+fn a_killed_gpud_finds_its_shares_again_and_takes_back_unused_ones() {
     let Some(pool) = pool("h100:2", "mps") else {
         return;
     };

@@ -218,7 +218,7 @@ fn channel_file(pool: &Pool, node: &str, channel: u32) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_job_on_two_nodes_of_a_domain_has_an_imex_channel_that_nobody_else_opens() {
+fn a_job_on_two_nodes_of_a_domain_has_an_imex_channel_of_its_own() {
     let Some(pool) = network() else { return };
     // What may be opened says "No such device" (there is no driver behind), what may not "Operation not permitted".
     let script = format!(

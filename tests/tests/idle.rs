@@ -206,7 +206,7 @@ fn what_would_be_done_is_seen_first_and_then_an_idle_job_is_warned_told_and_requ
 }
 
 #[test]
-fn a_job_that_works_and_one_whose_gpus_nobody_can_sample_are_left_alone() {
+fn busy_jobs_and_jobs_without_samples_are_left_alone() {
     let Some(pool) = Pool::up(1, "h100:2") else {
         return;
     };

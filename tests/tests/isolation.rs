@@ -377,7 +377,7 @@ fn a_time_limit_ends_a_job_that_ignores_it_also_without_any_daemon() {
 }
 
 #[test]
-fn a_job_whose_input_nobody_opens_ends_at_its_cancel_and_at_its_limit_without_the_grace() {
+fn a_job_with_an_unopened_fifo_ends_at_its_cancel_and_at_its_limit_without_the_grace() {
     let Some(pool) = Pool::up(1, "none") else {
         return;
     };

@@ -579,7 +579,7 @@ fn accounting_adds_up() {
 }
 
 #[test]
-fn an_array_of_a_million_tasks_is_one_record_for_everybody() {
+fn an_array_of_a_million_tasks_is_one_record() {
     let Some(pool) = Pool::up(1, "none") else {
         return;
     };

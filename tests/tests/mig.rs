@@ -66,7 +66,7 @@ fn caps_of(pool: &Pool, gpu: usize, uuid: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_job_with_a_slice_opens_its_own_capabilities_and_nobody_elses() {
+fn a_job_with_a_slice_opens_its_own_capabilities_only() {
     let Some(pool) = pool("a100-80:2") else {
         return;
     };
@@ -273,7 +273,7 @@ fn planned_pool(lines: &str) -> Option<Pool> {
 }
 
 #[test]
-fn operators_cut_a_gpu_that_nobody_holds_and_hear_why_not() {
+fn operators_cut_an_idle_gpu_and_are_told_why_not() {
     let Some(pool) = pool("a100-80:1") else {
         return;
     };
@@ -308,7 +308,7 @@ fn progress(pool: &Pool) -> (bool, usize, usize) {
 }
 
 #[test]
-fn an_empty_gpu_is_cut_for_who_waits_and_made_whole_for_the_next() {
+fn an_empty_gpu_is_cut_for_a_pending_job_and_made_whole_for_the_next() {
     let Some(pool) = planned_pool("mig_recut_secs = 1") else {
         return;
     };

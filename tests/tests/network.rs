@@ -116,7 +116,7 @@ fn garbage_on_every_socket_ends_its_connection_only() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_nobody_else_out() {
+fn silent_connections_keep_no_other_out() {
     let Some(pool) = Pool::up(1, "none") else {
         return;
     };

@@ -255,7 +255,7 @@ async fn many_large_scripts_come_in_frames_that_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_token_works_once_and_says_who_the_machine_is() {
+async fn a_token_works_once_and_gives_the_machine_its_name() {
     let (site, controller) = site();
     let token = controller
         .client()
@@ -415,7 +415,7 @@ async fn a_removed_node_is_told_so_and_its_certificate_opens_nothing() {
 }
 
 #[tokio::test]
-async fn a_login_node_speaks_for_ordinary_users_and_for_nobody_else() {
+async fn a_login_node_speaks_for_ordinary_users_only() {
     let (site, controller) = site();
     let compute = Machine::join(&site, &controller, "compute", "n1").await;
     let _link = compute.connect("boot", Vec::new()).await;
@@ -591,7 +591,7 @@ async fn what_a_running_job_uses_is_asked_of_its_node_and_not_known_where_it_can
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_read_blocks_nobody() {
+async fn a_node_that_does_not_read_blocks_no_other() {
     let (site, controller) = site();
     let stuck = Machine::join(&site, &controller, "compute", "n1").await;
     let mut link = stuck.link().await;

@@ -139,7 +139,7 @@ async fn a_fence_from_the_future_makes_no_job_moves_no_counter_and_is_shown() {
 }
 
 #[tokio::test]
-async fn after_a_restore_only_runs_with_our_seal_are_adopted_and_they_let_nobody_speak() {
+async fn after_a_restore_only_sealed_runs_are_adopted_and_forward_no_user() {
     let site = Site::new();
     let controller = site.start();
     let login = Machine::join(&site, &controller, "login", "front").await;
@@ -380,7 +380,7 @@ async fn a_certificate_of_before_a_join_or_a_revocation_opens_nothing_and_renewa
 }
 
 #[tokio::test]
-async fn a_user_whom_the_controller_knows_otherwise_is_not_forwarded() {
+async fn a_user_known_by_another_name_is_not_forwarded() {
     let site = Site::new();
     let controller = site.start();
     let login = Machine::join(&site, &controller, "login", "front").await;

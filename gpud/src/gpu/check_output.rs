@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_is_said_with_its_first_line() {
+    fn unreadable_output_is_reported_with_its_first_line() {
         assert_eq!(read(b"").unwrap_err(), "it wrote nothing");
         assert_eq!(
             read(b"\n\nSegmentation fault\n").unwrap_err(),

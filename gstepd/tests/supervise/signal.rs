@@ -111,7 +111,7 @@ fn a_full_signal_reaches_the_shell_and_what_it_started() {
 }
 
 #[test]
-fn a_signal_reaches_a_shell_that_is_alone_and_sigkill_spares_nobody() {
+fn a_signal_reaches_a_shell_without_children_and_sigkill_reaches_all() {
     let Some(mut bench) =
         Bench::isolated("trap 'echo alone; exit 4' USR2; touch ready; while :; do :; done")
     else {

@@ -252,7 +252,7 @@ fn a_stand_by_killed_over_a_request_has_forked_or_not_and_the_conversation_tells
 }
 
 #[test]
-fn a_supervisor_that_nobody_waits_for_does_not_begin() {
+fn a_supervisor_without_a_waiting_gpud_does_not_begin() {
     let Some(bench) = Bench::isolated("exit 8") else {
         return;
     };

@@ -33,7 +33,7 @@ fn refused(spec: &LaunchSpec<'_>) -> LaunchError {
 }
 
 #[test]
-fn a_job_runs_as_its_user_and_as_nobody_else() {
+fn a_job_runs_as_its_user_only() {
     let Some(scratch) = Scratch::new() else {
         return;
     };

@@ -151,7 +151,7 @@ fn kill_a_step(scratch: &Scratch) {
 }
 
 #[test]
-fn the_end_of_a_step_takes_its_orphans_and_nobody_else() {
+fn the_end_of_a_step_takes_its_orphans_and_no_other_process() {
     let Some(scratch) = Scratch::new() else {
         return;
     };

@@ -151,7 +151,7 @@ fn a_forwarder_without_a_controller_is_asked_again() {
 }
 
 #[test]
-fn nobody_there_is_unreachable_and_strangers_are_unreadable() {
+fn a_missing_controller_is_unreachable_and_a_foreign_server_unreadable() {
     let nowhere = Client::new("/nonexistent/gpuctld.sock")
         .get::<serde_json::Value>("/")
         .unwrap_err();

@@ -108,7 +108,7 @@ fn use_tells_load_traffic_and_whose_processes_run() {
 }
 
 #[test]
-fn between_tenants_a_gpu_is_clean_when_nobody_and_nothing_is_left_on_it() {
+fn between_tenants_a_gpu_is_clean_without_processes_and_memory_in_use() {
     const SLACK: u64 = 64 << 20;
     let host = SimulatedHost::with(&[("h100", 2)]);
     host.inject(1, "mig 3g.40gb,3g.40gb");

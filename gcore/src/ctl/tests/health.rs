@@ -293,7 +293,7 @@ fn three_launch_errors_of_two_jobs_drain_the_node_and_the_jobs_go_elsewhere() {
 }
 
 #[test]
-fn jobs_of_a_user_whom_a_node_does_not_know_drain_it_only_together_with_anothers() {
+fn jobs_of_an_unknown_user_drain_a_node_only_together_with_another_users() {
     check(
         "node n1 h100:4
          submit user=alice gpus=1

@@ -50,7 +50,7 @@ fn an_idle_run_is_warned_once_and_goes_back_to_the_queue_with_time_for_its_check
 }
 
 #[test]
-fn who_is_requeued_for_idleness_and_idles_again_is_held_in_the_end() {
+fn a_job_requeued_for_idleness_that_idles_again_is_held_in_the_end() {
     check(
         "node n1 h100:1
          partition main default idle=requeue requeues=1
@@ -144,7 +144,7 @@ fn a_policy_that_reports_or_warns_ends_nothing_and_one_that_is_switched_on_warns
 }
 
 #[test]
-fn who_works_again_is_warned_again_and_a_qos_or_an_operator_exempts() {
+fn a_run_that_works_again_is_warned_again_and_a_qos_or_an_operator_exempts() {
     check(
         "node n1 h100:4
          partition main default idle=cancel

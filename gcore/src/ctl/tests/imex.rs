@@ -4,7 +4,7 @@ use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]
-fn who_spans_a_domain_has_a_channel_of_its_own_until_all_is_clean() {
+fn a_run_across_a_domain_has_a_channel_of_its_own_until_all_is_clean() {
     check(
         "node n1 h100:8 domain=a
          node n2 h100:8 domain=a

@@ -42,7 +42,7 @@ fn a_job_waits_in_all_its_partitions_and_runs_in_the_first_that_has_room() {
 }
 
 #[test]
-fn whose_run_is_taken_back_waits_in_all_of_them_again() {
+fn a_job_whose_run_is_taken_back_waits_in_all_partitions_again() {
     check(
         "partition main default nodes=n1
          partition spare nodes=n2

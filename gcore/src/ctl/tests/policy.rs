@@ -286,7 +286,7 @@ fn qos_come_from_the_account_the_partition_or_are_normal() {
 }
 
 #[test]
-fn who_holds_no_gpus_starts_beside_runs_that_hold_more_than_a_newer_limit() {
+fn a_job_without_gpus_starts_beside_runs_above_a_newer_limit() {
     check(
         "node n1 h100:4
          account nlp users=carol

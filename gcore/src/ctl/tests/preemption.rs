@@ -96,7 +96,7 @@ fn only_what_runs_gives_way_and_only_once_for_one_job() {
 }
 
 #[test]
-fn a_plan_from_before_the_policy_changed_preempts_and_starts_nobody() {
+fn a_plan_from_before_a_policy_change_preempts_and_starts_no_job() {
     check(
         "node n1 h100:1
          submit user=alice gpus=1 time=600
@@ -187,7 +187,7 @@ fn a_lost_node_while_giving_way_is_still_a_preemption() {
 
 /// Nodes report one after another when a controller starts: the free one may be a moment behind.
 #[test]
-fn nobody_gives_way_while_nodes_come_back_after_a_start_of_the_controller() {
+fn no_run_is_preempted_while_nodes_re_register_after_a_controller_start() {
     let told = |lines: &[&str]| {
         let mut world = World::new();
         let begin = [
@@ -250,7 +250,7 @@ fn others_give_way_to_an_array_of_which_the_first_task_runs_already() {
 
 /// What victims left for a job is its own, also after a restart of controller or nodes.
 #[test]
-fn a_controller_that_starts_knows_for_whom_others_went() {
+fn a_controller_that_starts_knows_its_nominations() {
     let starts = |lines: &[&str]| {
         let mut world = World::new();
         let begin = [
@@ -299,7 +299,7 @@ fn a_controller_that_starts_knows_for_whom_others_went() {
 }
 
 #[test]
-fn while_nodes_come_back_nobody_takes_what_others_left_on_those_that_are() {
+fn nominated_nodes_are_held_while_nodes_re_register() {
     let starts = |lines: &[&str]| {
         let mut world = World::new();
         let begin = [
@@ -432,7 +432,7 @@ fn what_was_marked_while_the_controller_was_away_is_not_lost() {
 }
 
 #[test]
-fn who_goes_for_a_job_that_starts_elsewhere_stays_where_its_node_has_not_heard() {
+fn a_victim_of_a_job_that_starts_elsewhere_stays_if_its_node_has_not_obeyed() {
     check(
         "node n1 h100:1
          node n2 h100:1
@@ -469,7 +469,7 @@ fn who_goes_for_a_job_that_starts_elsewhere_stays_where_its_node_has_not_heard()
 
 /// Two victims: one is known to have the order, the other has it and has not said so.
 #[test]
-fn who_has_heard_goes_and_the_record_says_that_it_was_for_nothing() {
+fn a_victim_whose_node_obeyed_ends_and_its_record_says_it_was_not_needed() {
     check(
         "node n1 h100:1
          node n2 h100:1

@@ -204,7 +204,7 @@ fn a_run_in_a_reservation_that_is_made_shorter_ends_with_it() {
 
 /// Between plan and entry the window goes on, or ends.
 #[test]
-fn a_plan_that_comes_late_starts_nobody_beyond_the_end_of_a_reservation() {
+fn a_late_plan_starts_no_job_beyond_the_end_of_a_reservation() {
     let limit_after = |secs: i64| {
         let mut world = World::new();
         for line in [

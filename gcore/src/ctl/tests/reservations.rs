@@ -7,7 +7,7 @@ use gpolicy::window::next;
 use proptest::prelude::*;
 
 #[test]
-fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
+fn a_count_of_nodes_becomes_idle_nodes() {
     check(
         "node n1 h100:1
          node n2 h100:1
@@ -52,7 +52,7 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
 }
 
 #[test]
-fn who_asks_its_reservation_for_nodes_that_it_has_not_is_refused() {
+fn a_job_that_asks_its_reservation_for_foreign_nodes_is_refused() {
     check(
         "node n1 h100:2
          node n2 h100:4
@@ -470,7 +470,7 @@ proptest! {
 }
 
 #[test]
-fn a_magnetic_reservation_draws_those_it_is_for_and_nobody_else() {
+fn a_magnetic_reservation_draws_the_jobs_of_its_users_only() {
     check(
         "node n1 h100:2
          node n2 h100:2
@@ -591,7 +591,7 @@ fn what_is_made_over_another_has_its_nodes_and_maintenance_has_them_before_it() 
 }
 
 #[test]
-fn a_reservation_that_nobody_uses_ends_by_itself() {
+fn an_unused_reservation_ends_by_itself() {
     check(
         "node n1 h100:4
          reservation never nodes=n1 at=100 for=6000 users=alice purge=300

@@ -267,7 +267,7 @@ fn runs_of_an_earlier_controller_live_until_it_says_otherwise() {
 }
 
 #[test]
-fn nothing_is_made_ready_before_it_is_known_who_is_in_the_way() {
+fn no_run_is_prepared_before_the_other_runs_are_known() {
     // The daemon was killed between a target of a restored controller, that does not know of 9-1, and its end.
     story(
         "scanned 9-1 10-1?

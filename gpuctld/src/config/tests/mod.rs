@@ -452,7 +452,7 @@ fn a_line_that_is_no_toml_is_told_once_and_no_record_is_meant_by_itself() {
 }
 
 #[test]
-fn names_that_name_nothing_and_bounds_that_nobody_can_keep_are_shown() {
+fn unknown_names_and_impossible_bounds_are_shown() {
     check(
         "--- gpuctld.toml\n[[price]]\ngpu_type = \"\"\nfrom = 2026-01-01\nper_gpu_hour = 1\n[mig.a]\nnodes = \"n1\"\ngpu_type = \"h 100\"\nlayout = []\n\
          [submit_hook]\nprogram = \"/h\"\nuser = \"\"\n[diagnostics]\nprogram = \"builtin\"\nuser = \"a\\u0000\"\n\

@@ -351,7 +351,7 @@ fn what_becomes_of_a_reservation_by_itself_is_not_for_files() {
 }
 
 #[test]
-fn reservations_may_be_for_the_default_account_which_nobody_wrote() {
+fn reservations_may_be_for_the_default_account_without_a_record() {
     let text = |account: &str| {
         format!(
             "[reservation.r]\nstart = 2026-12-01T06:00:00Z\nduration = 60\nnode_count = 1\naccounts = [\"{account}\"]\n"

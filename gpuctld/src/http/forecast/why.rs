@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_expected_now_who_would_have_started() {
+    fn no_expected_start_is_now() {
         let at = |secs: i64| Timestamp::from_secs(1000 + secs);
         let told = |expected: Option<i64>, at_limits: Option<i64>| {
             let (expected, at_limits) = (expected.map(at), at_limits.map(at));

@@ -116,7 +116,7 @@ async fn a_row_with_all_keys_is_the_sum_of_its_columns() {
 }
 
 #[tokio::test]
-async fn a_column_that_nobody_asked_for_still_hides_what_is_private() {
+async fn an_unasked_column_still_hides_what_is_private() {
     let pool = Pool::new("privacy = \"own\"\n");
     let (alice, bob) = (local(1000, "alice"), local(1001, "bob"));
     for peer in [&alice, &bob] {

@@ -53,7 +53,7 @@ async fn a_bad_file_is_refused_as_a_whole_and_a_good_one_says_what_waits_for_a_r
 }
 
 #[tokio::test]
-async fn anybody_may_ask_which_cluster_this_is() {
+async fn any_user_may_ask_for_the_clusters_name() {
     let pool = Pool::new("privacy = \"own\"\nmin_job_age_secs = 90\n");
     let cluster = pool.get(&local(1000, "alice"), "/v1/cluster").await;
     assert_eq!(

@@ -8,7 +8,7 @@ use gmodel::node::Role;
 use serde_json::json;
 
 #[tokio::test]
-async fn who_will_borrow_hears_it_at_once() {
+async fn a_submission_that_will_borrow_is_told_at_once() {
     let period = period_with_two_hours_left();
     let pool = Pool::new(&format!(
         "[account.vision]\nguaranteed = 2\n[account.guest]\n[account.spent]\n[[account.spent.budget]]\nkind = \"guaranteed\"\ngpu_hours = 1\nperiod = \"{period}\"\n"
@@ -63,7 +63,7 @@ fn period_with_two_hours_left() -> &'static str {
 }
 
 #[tokio::test]
-async fn who_fits_beside_those_who_will_borrow_hears_nothing_of_borrowing() {
+async fn a_job_that_fits_beside_borrowers_is_told_nothing_of_borrowing() {
     // The second job is too large for what is left of the guarantee: it will borrow, and the third stands on that.
     let pool = Pool::new(
         "[account.top]\nguaranteed = 4\n[account.vision]\nparent = \"top\"\nguaranteed = 3\n[account.other]\nparent = \"top\"\n",

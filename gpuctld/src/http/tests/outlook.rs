@@ -130,7 +130,7 @@ async fn why_names_what_is_in_the_way_and_what_would_start_it() {
 }
 
 #[tokio::test]
-async fn who_has_no_start_before_its_reservation_ends_is_told_so() {
+async fn a_job_without_a_start_before_its_reservation_ends_is_told_so() {
     let pool = Pool::new("");
     let node = pool.node("n1", Role::Compute, 4).await;
     let alice = local(1000, "alice");
@@ -193,7 +193,7 @@ fn made(pool: &Pool) -> usize {
 }
 
 #[tokio::test]
-async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questions() {
+async fn questions_at_one_time_share_a_plan_no_older_than_they_are() {
     let (pool, alice) = busy().await;
     let mut jobs = Vec::new();
     for _ in 0..10 {
@@ -247,7 +247,7 @@ async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questio
 }
 
 #[tokio::test]
-async fn who_goes_away_while_a_plan_is_made_leaves_it_to_the_others() {
+async fn a_closed_connection_leaves_the_plan_under_way_to_the_others() {
     let pool = Pool::new("");
     pool.node("n1", Role::Compute, 4).await;
     let alice = local(1000, "alice");

@@ -139,7 +139,7 @@ async fn operators_administer_through_a_login_node_that_is_marked_admin_and_root
 }
 
 #[tokio::test]
-async fn root_nobody_and_strangers_are_not_forwarded() {
+async fn root_the_user_nobody_and_unknown_users_are_not_forwarded() {
     let pool = Pool::new("");
     pool.node("node1", Role::Compute, 1).await;
     let login = pool.node("login1", Role::Login, 0).await;

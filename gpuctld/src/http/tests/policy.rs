@@ -266,7 +266,7 @@ async fn impossible_edits_say_what_stands_against_them() {
 }
 
 #[tokio::test]
-async fn who_means_the_qos_that_jobs_have_without_a_record_is_told_to_make_it() {
+async fn an_edit_of_the_default_qos_without_a_record_is_told_to_make_it() {
     let pool = Pool::new("");
     let new = json!({"create": true, "change": {"preempt": ["normal"]}});
     refuses(&pool, "/v1/qos/high", new, expect![[r#"404 not_found: there is no qos "normal". Jobs that name none have it without a record; gadm qos add normal makes one."#]]).await;
@@ -584,7 +584,7 @@ async fn guarantees_beyond_the_pool_are_noted_and_taken() {
 }
 
 #[tokio::test]
-async fn who_changed_what_of_the_policy_is_told_to_operators() {
+async fn operators_are_told_the_changes_of_the_policy_and_their_authors() {
     let pool = Pool::new("");
     pool.post(
         &root(),

@@ -123,7 +123,7 @@ async fn licences_and_reservations_are_listed() {
 }
 
 #[tokio::test]
-async fn what_a_reservation_is_for_and_who_waits_for_it_is_said() {
+async fn a_reservation_tells_its_users_and_its_pending_jobs() {
     let pool = Pool::new("[account.vision.user.eve]\n");
     pool.node("n1", Role::Compute, 1).await;
     let window = |users: &[&str]| json!({"start": "2099-01-01T00:00:00Z", "duration_secs": 3600, "node_count": 1, "users": users});

@@ -369,7 +369,7 @@ fn what_a_run_made_of_its_gpus_is_in_its_row_and_in_reports() {
 }
 
 #[test]
-fn the_time_in_which_a_run_stood_still_is_charged_to_nobody() {
+fn suspended_time_is_charged_to_no_account() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);
     let (resumed, ended) = (world.submit(spec("h100:2")), world.submit(spec("h100:2")));

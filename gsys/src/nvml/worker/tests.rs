@@ -233,7 +233,7 @@ fn a_thread_that_panics_is_replaced() {
 }
 
 #[test]
-fn who_lets_go_has_nothing_open_and_begins_anew_afterwards() {
+fn a_closed_worker_has_nothing_open_and_opens_again() {
     let rack = Arc::new(Rack::default());
     let worker = start(&rack);
     worker.discover(SOON).unwrap();
@@ -286,7 +286,7 @@ fn dropping_the_worker_closes_its_sources() {
 }
 
 #[test]
-fn events_nobody_fetches_are_bounded_and_the_rest_is_counted() {
+fn unfetched_events_are_bounded_and_the_rest_is_counted() {
     let shared = SharedState::default();
     for number in 0..5000 {
         shared.push_event(GpuEvent {

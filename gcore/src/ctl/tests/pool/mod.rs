@@ -523,7 +523,7 @@ impl Pool {
     fn decide(&mut self) {
         self.world.plan();
         self.look();
-        self.nobody_waits_on_an_idle_cluster();
+        self.no_job_waits_on_an_idle_cluster();
     }
 
     /// After passes.
@@ -644,7 +644,7 @@ impl Pool {
     }
 
     /// Each that waits is asked alone.
-    fn nobody_waits_on_an_idle_cluster(&self) {
+    fn no_job_waits_on_an_idle_cluster(&self) {
         let state = &self.world.state;
         // Before a window a job may have a planned start that no other job delays.
         let windows = !state.policy.reservations.is_empty();
