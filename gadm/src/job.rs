@@ -3,9 +3,10 @@
 use gcli::answer::list;
 use gcli::local_time;
 use gcli::{Failure, Outcome};
-use gmodel::Instant;
 use gmodel::duration::{TimeLimit, squeue_time};
+use gmodel::job_key::{ChangeRight, JobKey, KEYS, KeyForm};
 use gmodel::suggest::did_you_mean;
+use gmodel::{Instant, Timestamp};
 use gwire::api::{ChangeReply, EachResult, JobRow, TargetsRequest, UpdateRequest};
 use gwire::client::{Client, escape};
 use serde_json::Value;
@@ -14,11 +15,7 @@ use std::collections::BTreeMap;
 /// What to do to jobs.
 #[derive(clap::Subcommand)]
 pub enum JobAct {
-    /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
-    /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again; 0 holds),
-    /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators); of a waiting job also NumNodes=, NumTasks=, NumCPUs=,
-    /// CPUsPerTask=, TasksPerNode=, MinMemoryNode=, MinMemoryCPU=, MemPerGPU=, Gpus=, TresPerNode=, TresPerTask=, Gres=, Features=,
-    /// ReqNodeList=, ExcNodeList=
+    #[command(about = update_help())]
     Update {
         /// Jobs, then changes: 17 TimeLimit=4:00:00
         #[arg(required = true, value_name = "JOB|KEY=VALUE")]
@@ -278,116 +275,73 @@ fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Fai
     }
 }
 
-/// scontrol's keys, and ours.
-const KEYS: [(&str, &str); 51] = [
-    ("timelimit", "time_limit_secs"),
-    ("time", "time_limit_secs"),
-    ("nice", "nice"),
-    ("jobname", "name"),
-    ("name", "name"),
-    ("comment", "comment"),
-    ("partition", "partition"),
-    ("account", "account"),
-    ("qos", "qos"),
-    ("starttime", "begin"),
-    ("eligibletime", "begin"),
-    ("begin", "begin"),
-    ("requeue", "requeue"),
-    ("arraytaskthrottle", "max_running"),
-    ("dependency", "dependency"),
-    ("licenses", "licences"),
-    ("licences", "licences"),
-    ("reservationname", "reservation"),
-    ("reservation", "reservation"),
-    ("priority", "priority"),
-    ("borrow", "borrow"),
-    ("deadline", "deadline"),
-    ("timemin", "time_min_secs"),
-    ("checkpoint", "checkpoint"),
-    ("idleexempt", "idle_exempt"),
-    ("idle_exempt", "idle_exempt"),
-    ("numnodes", "nodes"),
-    ("nodes", "nodes"),
-    ("numtasks", "ntasks"),
-    ("ntasks", "ntasks"),
-    ("numcpus", "cpus"),
-    ("cpuspertask", "cpus_per_task"),
-    ("cpus/task", "cpus_per_task"),
-    ("taskspernode", "ntasks_per_node"),
-    ("ntaskspernode", "ntasks_per_node"),
-    ("minmemorynode", "mem_per_node"),
-    ("mem", "mem_per_node"),
-    ("minmemorycpu", "mem_per_cpu"),
-    ("mempercpu", "mem_per_cpu"),
-    ("mempergpu", "mem_per_gpu"),
-    ("gpus", "gpus"),
-    ("tresperjob", "gpus"),
-    ("trespernode", "gpus_per_node"),
-    ("gpuspernode", "gpus_per_node"),
-    ("gres", "gpus_per_node"),
-    ("trespertask", "gpus_per_task"),
-    ("gpuspertask", "gpus_per_task"),
-    ("features", "constraint"),
-    ("reqnodelist", "nodelist"),
-    ("nodelist", "nodelist"),
-    ("excnodelist", "exclude"),
-];
-
 /// A change as the API takes it.
-fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure> {
-    let lower = key.to_ascii_lowercase();
-    let Some((_, api)) = KEYS.iter().find(|(known, _)| *known == lower) else {
-        let hint = did_you_mean(&lower, KEYS.map(|(known, _)| known));
+fn read_change(word: &str, text: &str) -> Result<(&'static str, Value), Failure> {
+    let Some(known) = JobKey::of_word(word) else {
+        let words = KEYS.iter().flat_map(|key| key.words);
+        let words: Vec<String> = words.map(|word| word.to_ascii_lowercase()).collect();
+        let hint = did_you_mean(&word.to_ascii_lowercase(), words.iter().map(String::as_str));
         return Err(Failure::usage(format_args!(
-            "{key}= of a job cannot be changed.{hint} gadm job update --help lists what can"
+            "{word}= of a job cannot be changed.{hint} gadm job update --help lists what can"
         )));
     };
-    let number = |what: &str| Failure::usage(format_args!("{key}={value}: {what}"));
-    let value = match *api {
-        "time_limit_secs" => time_limit(key, value)?,
-        "dependency" | "licences" | "reservation" | "priority" | "deadline" | "time_min_secs"
-        | "checkpoint"
-            if is_none(value) =>
+    let wrong = |what: &str| Failure::usage(format_args!("{word}={text}: {what}"));
+    let at = |read: fn(&str, Timestamp) -> Result<Timestamp, String>| {
+        let at = read(text, local_time::now())
+            .map_err(|why| Failure::usage(format_args!("{word}: {why}")))?;
+        serde_json::to_value(Instant(at)).map_err(Failure::new)
+    };
+    let value = match known.form {
+        KeyForm::OptionalText
+        | KeyForm::OptionalCount
+        | KeyForm::OptionalEnd
+        | KeyForm::OptionalSeconds
+            if is_none(text) =>
         {
             Value::Null
         }
-        "time_min_secs" => time_limit(key, value)?,
         // What is asked for is taken away with an empty value, as scontrol has it.
-        part if gmodel::request_change::KEYS.contains(&part)
-            && (value == "(null)" || value.eq_ignore_ascii_case("none")) =>
-        {
+        KeyForm::RequestPart if text == "(null)" || text.eq_ignore_ascii_case("none") => {
             Value::Null
         }
-        "priority" => value
-            .parse::<u32>()
-            .map(Value::from)
-            .map_err(|_| number("it is not a whole number, not negative"))?,
-        "nice" => value
-            .parse::<i32>()
-            .map(Value::from)
-            .map_err(|_| number("it is not a whole number"))?,
-        "max_running" => value
-            .parse::<u32>()
-            .map(Value::from)
-            .map_err(|_| number("it is not a whole number, not negative"))?,
-        "requeue" | "borrow" | "idle_exempt" => match value.to_ascii_lowercase().as_str() {
+        KeyForm::Text | KeyForm::OptionalText | KeyForm::RequestPart => text.into(),
+        KeyForm::Limit | KeyForm::OptionalSeconds => time_limit(word, text)?,
+        KeyForm::Count | KeyForm::OptionalCount => {
+            let count = text.parse::<u32>().map(Value::from);
+            count.map_err(|_| wrong("it is not a whole number, not negative"))?
+        }
+        KeyForm::Number => {
+            let number = text.parse::<i32>().map(Value::from);
+            number.map_err(|_| wrong("it is not a whole number"))?
+        }
+        KeyForm::Flag => match text.to_ascii_lowercase().as_str() {
             "1" | "yes" | "true" => true.into(),
             "0" | "no" | "false" => false.into(),
-            _ => return Err(number("it is neither yes nor no")),
+            _ => return Err(wrong("it is neither yes nor no")),
         },
-        "begin" | "deadline" => {
-            let read = if *api == "begin" {
-                local_time::read
-            } else {
-                local_time::read_end
-            };
-            let at = read(value, local_time::now())
-                .map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
-            serde_json::to_value(Instant(at)).map_err(Failure::new)?
-        }
-        _ => value.into(),
+        KeyForm::Begin => at(local_time::read)?,
+        KeyForm::OptionalEnd => at(local_time::read_end)?,
     };
-    Ok((api, value))
+    Ok((known.key, value))
+}
+
+/// The keys that can change, for `--help`.
+fn update_help() -> String {
+    let words = |of: &dyn Fn(&JobKey) -> bool| {
+        let keys = KEYS.iter().filter(|key| of(key));
+        let words = keys.map(|key| match (key.key, key.right) {
+            ("time_limit_secs", _) => "TimeLimit= (also +=, -=)".to_owned(),
+            ("priority", _) => "Priority= (operators; none computes it again; 0 holds)".to_owned(),
+            (_, ChangeRight::Operator) => format!("{}= (operators)", key.words[0]),
+            _ => format!("{}=", key.words[0]),
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Change a job: {}; of a waiting job also {}",
+        words(&|key| key.form != KeyForm::RequestPart),
+        words(&|key| key.form == KeyForm::RequestPart)
+    )
 }
 
 /// How scontrol's users take something away: `Dependency=`, `Priority=-1`.

@@ -16,6 +16,14 @@ pub struct LicenceError {
     pub why: String,
 }
 
+/// `matlab:2,ansys:1`.
+pub fn text(licences: &BTreeMap<String, u32>) -> String {
+    let parts = licences
+        .iter()
+        .map(|(name, count)| format!("{name}:{count}"));
+    parts.collect::<Vec<_>>().join(",")
+}
+
 /// Reads `name[:count][,name[:count]...]`; a name that comes twice counts twice.
 pub fn parse(text: &str) -> Result<BTreeMap<String, u32>, LicenceError> {
     let wrong = |why: String| LicenceError {

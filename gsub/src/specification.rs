@@ -17,6 +17,7 @@ use gmodel::checkpoint::CheckpointSpec;
 use gmodel::dependency::Dependency;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::job::CommonSpec;
+use gmodel::job_key::TEXTS;
 use gmodel::licence;
 use gmodel::{JobSpec, Request, Timestamp};
 use std::collections::BTreeMap;
@@ -66,10 +67,6 @@ pub(crate) fn build(
     let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
     let mut common = CommonSpec {
-        partition: text(choices.take("partition")).unwrap_or_default(),
-        account: text(choices.take("account")).unwrap_or_default(),
-        qos: text(choices.take("qos")).unwrap_or_default(),
-        comment: text(choices.take("comment")).unwrap_or_default(),
         tags: tags(choices.take_all("tag")),
         hold: choices.take_flag("hold"),
         array: parsed(choices.take("array"), ArraySpec::parse)?,
@@ -118,11 +115,14 @@ pub(crate) fn build(
         choices.take(nothing_to_do);
     }
     parsed(choices.take("wait-all-nodes"), all_nodes)?;
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         name,
         launch,
         common: common.into(),
     };
+    for key in TEXTS {
+        *(key.field)(&mut spec) = text(choices.take(key.key)).unwrap_or_default();
+    }
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| {
         GpuBind::parse(text).map(|_| text.to_owned())
     })?;

@@ -430,9 +430,7 @@ pub struct OneResult {
 #[serde(default)]
 pub struct UpdateRequest {
     pub job: String,
-    /// `time_limit_secs`: null is UNLIMITED. Other keys: nice, name, comment, partition, account, qos,
-    /// begin (RFC 3339), requeue, max_running, borrow; and with null for none: dependency, licences, reservation,
-    /// priority (operators), deadline (RFC 3339), time_min_secs, checkpoint.
+    /// Keys of [`gmodel::job_key::KEYS`]. Of `time_limit_secs` null is UNLIMITED, of others none.
     pub change: BTreeMap<String, serde_json::Value>,
 }
 

@@ -73,7 +73,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ),
     ("gcore", "apply", "one match over the events"),
     ("gcore", "bound_gpu", "one record, a bound for each field"),
-    ("gcore", "changed_spec", "a match with a line for each key"),
     ("gcore", "submitted", "two records, a line for each field"),
     ("gcore", "touched", "a match with a line for each event"),
     (
@@ -98,11 +97,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ("gmodel", "state_seen", "a match with a line for each sign"),
     ("gpuctld", "JobDocument", "the stored document of a job"),
     ("gpuctld", "add_event", "a match with a line for each event"),
-    (
-        "gpuctld",
-        "change_sentence",
-        "a match with a line for each key",
-    ),
     ("gpuctld", "changed_settings", "a table of the settings"),
     (
         "gpuctld",
@@ -110,7 +104,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "a match with a sentence for each event",
     ),
     ("gpuctld", "from_job", "one record, a line for each field"),
-    ("gpuctld", "job_change", "a match with a line for each key"),
     ("gpuctld", "node_row", "one record, a line for each field"),
     (
         "gpuctld",

@@ -204,77 +204,14 @@ pub(crate) fn reason_of(holds: &[HoldMark]) -> Reason {
 
 /// Writes a change into the request.
 pub(crate) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
-    let JobChange {
-        limit_secs: _,
-        nice: _,
-        eligible: _,
-        max_running: _,
-        name,
-        comment,
-        partition,
-        account,
-        qos,
-        requeue,
-        dependency,
-        licences,
-        reservation,
-        priority,
-        borrow,
-        deadline,
-        time_min_secs,
-        checkpoint,
-        idle_exempt,
-        request,
-    } = change;
-    let texts = [name, comment, partition, account, qos];
-    let own = JobChange {
-        limit_secs: None,
-        nice: None,
-        eligible: None,
-        max_running: None,
-        ..change.clone()
-    };
-    if own == JobChange::default() {
+    if !change.changes_request() {
         return;
     }
     let spec = Arc::make_mut(spec);
-    dependency
-        .iter()
-        .for_each(|new| spec.dependency.clone_from(new));
-    licences
-        .iter()
-        .for_each(|new| spec.licences.clone_from(new));
-    reservation
-        .iter()
-        .for_each(|new| spec.reservation = Some(new.clone()).filter(|name| !name.is_empty()));
-    priority.iter().for_each(|new| spec.priority = *new);
-    deadline.iter().for_each(|new| spec.deadline = *new);
-    time_min_secs
-        .iter()
-        .for_each(|new| spec.time_min_secs = *new);
-    checkpoint
-        .iter()
-        .for_each(|new| spec.checkpoint.clone_from(new));
-    spec.borrow = borrow.or(spec.borrow);
-    spec.idle_exempt = idle_exempt.unwrap_or(spec.idle_exempt);
-    if !request.is_empty() {
-        request.apply(&mut spec.request);
+    change.apply(spec);
+    if !change.request.is_empty() {
         spread(&mut spec.request);
     }
-    let common = &mut *spec.common;
-    let fields = [
-        &mut spec.name,
-        &mut common.comment,
-        &mut common.partition,
-        &mut common.account,
-        &mut common.qos,
-    ];
-    for (field, text) in fields.into_iter().zip(texts) {
-        if let Some(text) = text {
-            field.clone_from(text);
-        }
-    }
-    spec.requeue = requeue.or(spec.requeue);
 }
 
 /// Changes the request of a job that is not over, with the tally, and shares it with equal requests.

@@ -4,12 +4,11 @@
 
 mod gpu_history;
 mod gpu_note;
-mod job_change;
 mod policy_change;
 
+pub use gmodel::JobChange;
 pub use gpu_history::GpuHistoryLine;
 pub use gpu_note::GpuNoteKind;
-pub use job_change::JobChange;
 pub use policy_change::PolicyChange;
 
 use crate::ctl::state::{

@@ -4,6 +4,7 @@ use crate::ctl::command::{Actor, Refusal};
 use crate::ctl::state::State;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::hostlist::MAX_HOSTS;
+use gmodel::job_key::TEXTS;
 use gmodel::{JobSpec, RefusalKind};
 
 /// Bounds on the texts of a request, bytes.
@@ -27,12 +28,11 @@ pub(crate) fn check_user(config: &ClusterConfig, actor: &Actor) -> Result<(), Re
 
 pub(crate) fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
     let launch = &spec.launch;
-    let named = [
-        ("job name", &spec.name, MAX_NAME_BYTES),
-        ("partition", &spec.partition, MAX_NAME_BYTES),
-        ("account", &spec.account, MAX_NAME_BYTES),
-        ("QOS", &spec.qos, MAX_NAME_BYTES),
-        ("comment", &spec.comment, MAX_TEXT_BYTES),
+    let name = [("job name", &spec.name, MAX_NAME_BYTES)];
+    let texts = TEXTS
+        .iter()
+        .map(|text| (text.said, (text.of)(spec), text.max_bytes));
+    let of_launch = [
         ("working directory", &launch.work_dir, MAX_TEXT_BYTES),
         ("output pattern", &launch.stdout, MAX_TEXT_BYTES),
         ("error pattern", &launch.stderr, MAX_TEXT_BYTES),
@@ -40,7 +40,7 @@ pub(crate) fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
         ("command", &launch.command, MAX_TEXT_BYTES),
         ("submit host", &launch.submit_host, MAX_NAME_BYTES),
     ];
-    for (what, text, most) in named {
+    for (what, text, most) in name.into_iter().chain(texts).chain(of_launch) {
         if text.len() > most {
             return Err(Refusal::invalid(format!(
                 "the {what} has {} bytes; {most} are allowed",

@@ -17,7 +17,6 @@ use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
-use gmodel::request_change::RequestChange;
 use gmodel::{JobId, JobSpec, JobState, RefusalKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -160,7 +159,7 @@ fn check_state(old: &PreviousRequest, target: &Target, change: &JobChange) -> Re
         ))
         .about(RefusalKind::JobOver));
     }
-    match waiting_only(change) {
+    match change.pending_only() {
         Some(what) if old.state != JobState::Pending => {
             let text = format!(
                 "job {} is running: its {what} can only change while it is pending.",
@@ -185,9 +184,7 @@ fn check_for_operators_only(actor: &Actor, change: &JobChange) -> Result<(), Ref
 }
 
 fn check_texts(change: &JobChange) -> Result<(), Refusal> {
-    let mut texts = [&change.name, &change.comment, &change.account, &change.qos]
-        .into_iter()
-        .flatten();
+    let mut texts = change.texts();
     match texts.any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
         true => Err(Refusal::invalid(format!(
             "names and comments have one line of at most {MAX_TEXT_BYTES} bytes."
@@ -309,26 +306,6 @@ fn wait_anew(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
         });
         cancel_hopeless(tx, who);
     }
-}
-
-/// Fields of a change that are only for pending jobs.
-fn waiting_only(change: &JobChange) -> Option<&'static str> {
-    let fields = [
-        (change.partition.is_some(), "partition"),
-        (change.eligible.is_some(), "begin time"),
-        (change.dependency.is_some(), "dependency"),
-        (change.account.is_some(), "account"),
-        (change.qos.is_some(), "QOS"),
-        (change.licences.is_some(), "licences"),
-        (change.reservation.is_some(), "reservation"),
-        (change.deadline.is_some(), "deadline"),
-        (change.time_min_secs.is_some(), "least time"),
-        (!change.request.is_empty(), "size"),
-    ];
-    fields
-        .into_iter()
-        .find(|(is_there, _)| *is_there)
-        .map(|(_, what)| what)
 }
 
 /// A list of partitions without repeated names.
@@ -565,16 +542,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
     match tx.state.jobs.get(id) {
         Some(job) if job.state == JobState::Pending => {}
         Some(job) if matches!(job.state, JobState::Running | JobState::Suspended) => {
-            change.partition = None;
-            change.eligible = None;
-            change.dependency = None;
-            change.account = None;
-            change.qos = None;
-            change.licences = None;
-            change.reservation = None;
-            change.deadline = None;
-            change.time_min_secs = None;
-            change.request = RequestChange::default();
+            change = change.for_running();
             let longer = |new: Option<u32>| {
                 new.is_none_or(|new| tx.state.limit_in_force(job).is_some_and(|old| new > old))
             };

@@ -9,6 +9,7 @@ use gmodel::gpu_request::GpuRequest;
 use gmodel::hostlist::Hostlist;
 use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::job::{GpuScope, JobSpec, MemRequest};
+use gmodel::job_key::{KEYS, KeyForm};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
     Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period,
@@ -480,13 +481,18 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     spec
 }
 
+fn request_keys() -> impl Iterator<Item = &'static str> {
+    let parts = KEYS.iter().filter(|key| key.form == KeyForm::RequestPart);
+    parts.map(|key| key.key)
+}
+
 /// What `update` takes of the request: the names of the API.
 pub(super) fn request_change(words: &Words) -> RequestChange {
     let mut change = RequestChange::default();
     for (key, text) in words
         .options
         .iter()
-        .filter(|(key, _)| gmodel::request_change::KEYS.contains(key))
+        .filter(|(key, _)| request_keys().any(|part| part == *key))
     {
         change
             .set(key, if *text == "none" { "" } else { text })

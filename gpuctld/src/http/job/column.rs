@@ -6,6 +6,7 @@ use crate::http::job::row::{Row, View};
 use crate::http::json_row::{Column, JsonWriter};
 use gmodel::Instant;
 use gmodel::job::GpuScope;
+use gmodel::licence;
 use gmodel::size::exact_size;
 
 /// `write` puts the value of a row's key, or nothing and answers false.
@@ -135,7 +136,7 @@ pub(crate) const COLUMNS: &[JobColumn] = &[
     column!("dependency", |row, _, out| out
         .text_unless_empty(&row.dependency())),
     column!("licences", |row, _, out| out
-        .text_unless_empty(&row.licences())),
+        .text_unless_empty(&licence::text(&row.spec().licences))),
     column!("reservation", |row, _, out| out.some(row.reservation())),
     column!("prefer", |row, _, out| out
         .some(row.spec().request.prefer.as_ref())),

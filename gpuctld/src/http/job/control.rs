@@ -11,14 +11,9 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
-use gmodel::checkpoint::CheckpointSpec;
-use gmodel::dependency::Dependency;
-use gmodel::request_change;
-use gmodel::suggest::did_you_mean;
-use gmodel::time::parse_rfc3339;
-use gmodel::{JobId, licence};
+use gmodel::JobId;
+use gmodel::job_key::all_keys;
 use gwire::api::{ChangeReply, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
-use serde_json::Value;
 
 /// Tasks that one request may change one by one; those before one that is refused are changed.
 const MAX_UPDATED: usize = 1000;
@@ -220,28 +215,6 @@ pub(crate) fn odd(reply: &Reply) -> ApiError {
     )
 }
 
-const CHANGES: [&str; 19] = [
-    "time_limit_secs",
-    "nice",
-    "name",
-    "comment",
-    "partition",
-    "account",
-    "qos",
-    "begin",
-    "requeue",
-    "max_running",
-    "dependency",
-    "licences",
-    "reservation",
-    "priority",
-    "borrow",
-    "deadline",
-    "time_min_secs",
-    "checkpoint",
-    "idle_exempt",
-];
-
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
 fn job_change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
     if request.change.is_empty() {
@@ -252,133 +225,7 @@ fn job_change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
     }
     let mut change = JobChange::default();
     for (key, value) in &request.change {
-        let text = || {
-            value
-                .as_str()
-                .map(str::to_owned)
-                .ok_or_else(|| wrong(key, value, "text"))
-        };
-        match key.as_str() {
-            "time_limit_secs" if value.is_null() => change.limit_secs = Some(None),
-            "time_limit_secs" => change.limit_secs = Some(Some(number(key, value)?)),
-            "nice" => {
-                let nice = value.as_i64().and_then(|nice| i32::try_from(nice).ok());
-                change.nice = Some(nice.ok_or_else(|| wrong(key, value, "a whole number"))?);
-            }
-            "name" => change.name = Some(text()?),
-            "comment" => change.comment = Some(text()?),
-            "partition" => change.partition = Some(text()?),
-            "account" => change.account = Some(text()?),
-            "qos" => change.qos = Some(text()?),
-            "begin" => {
-                let at = value.as_str().and_then(parse_rfc3339);
-                change.eligible =
-                    Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?);
-            }
-            "requeue" => {
-                change.requeue = Some(
-                    value
-                        .as_bool()
-                        .ok_or_else(|| wrong(key, value, "true or false"))?,
-                )
-            }
-            "max_running" => change.max_running = Some(number(key, value)?),
-            "dependency" => change.dependency = Some(parsed(key, value, Dependency::parse)?),
-            "licences" => {
-                change.licences = Some(parsed(key, value, licence::parse)?.unwrap_or_default())
-            }
-            "reservation" if value.is_null() => change.reservation = Some(String::new()),
-            "reservation" => change.reservation = Some(text()?),
-            "priority" => {
-                change.priority = Some(if value.is_null() {
-                    None
-                } else {
-                    Some(number(key, value)?)
-                })
-            }
-            "borrow" => {
-                change.borrow = Some(
-                    value
-                        .as_bool()
-                        .ok_or_else(|| wrong(key, value, "true or false"))?,
-                )
-            }
-            "idle_exempt" => {
-                change.idle_exempt = Some(
-                    value
-                        .as_bool()
-                        .ok_or_else(|| wrong(key, value, "true or false"))?,
-                )
-            }
-            "deadline" if value.is_null() => change.deadline = Some(None),
-            "deadline" => {
-                let at = value.as_str().and_then(parse_rfc3339);
-                change.deadline =
-                    Some(Some(at.ok_or_else(|| {
-                        wrong(key, value, "an RFC 3339 time in UTC")
-                    })?));
-            }
-            "time_min_secs" => {
-                change.time_min_secs = Some(if value.is_null() {
-                    None
-                } else {
-                    Some(number(key, value)?)
-                })
-            }
-            "checkpoint" => change.checkpoint = Some(parsed(key, value, CheckpointSpec::parse)?),
-            part if request_change::KEYS.contains(&part) => {
-                let text = match value {
-                    Value::Null => String::new(),
-                    Value::String(text) => text.clone(),
-                    Value::Number(number) => number.to_string(),
-                    other => return Err(wrong(key, other, "text")),
-                };
-                change
-                    .request
-                    .set(part, &text)
-                    .map_err(|why| ApiError::invalid(format!("{key}: {why}")))?;
-            }
-            _ => {
-                let guess = did_you_mean(key, CHANGES.into_iter().chain(request_change::KEYS));
-                return Err(ApiError::invalid(format!(
-                    "{key:?} of a job cannot be changed.{guess} Keys: {}",
-                    all_keys()
-                )));
-            }
-        }
+        change.set(key, value).map_err(ApiError::invalid)?;
     }
     Ok(change)
-}
-
-fn all_keys() -> String {
-    CHANGES
-        .into_iter()
-        .chain(request_change::KEYS)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// A text in a grammar of its own; null or an empty text is none.
-fn parsed<T, E: std::fmt::Display>(
-    key: &str,
-    value: &Value,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Option<T>, ApiError> {
-    match value {
-        Value::Null => Ok(None),
-        Value::String(text) if text.is_empty() => Ok(None),
-        Value::String(text) => parse(text)
-            .map(Some)
-            .map_err(|error| ApiError::invalid(error.to_string())),
-        other => Err(wrong(key, other, "text")),
-    }
-}
-
-fn number(key: &str, value: &Value) -> Result<u32, ApiError> {
-    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.ok_or_else(|| wrong(key, value, "a whole number, not negative"))
-}
-
-fn wrong(key: &str, value: &Value, wanted: &str) -> ApiError {
-    ApiError::invalid(format!("{key} = {value} is not {wanted}"))
 }

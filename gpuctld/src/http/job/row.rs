@@ -499,16 +499,6 @@ impl<'a> Row<'a> {
             .join(if waits.any { "?" } else { "," })
     }
 
-    /// `matlab:2,ansys:1`.
-    pub(crate) fn licences(&self) -> String {
-        let parts = self
-            .spec()
-            .licences
-            .iter()
-            .map(|(name, count)| format!("{name}:{count}"));
-        parts.collect::<Vec<_>>().join(",")
-    }
-
     /// `1@00:30:00`.
     pub(crate) fn switches(&self) -> Option<String> {
         let switches = self.spec().request.switches?;
