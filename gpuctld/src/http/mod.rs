@@ -71,9 +71,9 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/wait", get(job::show::wait))
         .route(
             "/v1/jobs/{id}/steps",
-            post(step::list::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
+            post(step::start::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
         )
-        .route("/v1/jobs/{id}/steps/{step}/end", post(step::list::end))
+        .route("/v1/jobs/{id}/steps/{step}/end", post(step::start::end))
         .route("/v1/steps", get(step::list::list))
         .route("/v1/nodes", get(node::list::list))
         .route("/v1/nodes/{name}/{act}", post(node::list::act))

@@ -2,3 +2,4 @@
 
 pub(crate) mod list;
 pub(crate) mod live_use;
+pub(crate) mod start;

@@ -1,0 +1,323 @@
+//! `POST /v1/jobs/{id}/steps` and `.../steps/N/end`: tasks of a step inside a running job, for `grun`.
+//!
+//! The core counts the step and lays out its ranks; each of its nodes gets an order over its own connection. Output of the
+//! tasks goes from the nodes straight to grun, never through here.
+
+use crate::http::app::ApiContext;
+use crate::http::error::ApiError;
+use crate::http::job::control::{confine, odd};
+use crate::http::job::name::{job_name, targets};
+use crate::http::peer::ForwarderAddress;
+use crate::http::permission::Caller;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Extension, Path, State as Shared};
+use gcore::ctl::{Command, Reply, StepAsk, StepNode, Target};
+use gmodel::ExitCode;
+use gmodel::hostlist::Hostlist;
+use gmodel::step_share::StepHold;
+use gmodel::supervise::StepOrder;
+use gwire::api::{
+    ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
+    StepNodeRow, StepReply, StepRequest, StepWaits,
+};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// Longest secret of a step, bytes.
+const MAX_KEY_BYTES: usize = 256;
+/// Longest name of a GPU type that a step may ask for, bytes.
+const MAX_TYPE_BYTES: usize = 64;
+
+pub(crate) async fn start(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path(id): Path<String>,
+    from: Option<Extension<ForwarderAddress>>,
+    body: Result<Json<StepRequest>, JsonRejection>,
+) -> Result<Json<StepReply>, ApiError> {
+    let Json(request) = body?;
+    check(&request)?;
+    let from = from.map(|Extension(ForwarderAddress(address))| address);
+    check_address(&site, &request.connect, from)?;
+    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
+        return Err(ApiError::invalid(format!(
+            "{id} names several tasks; a step runs in one job"
+        )));
+    };
+    confine(&site, &caller, std::slice::from_ref(target)).await?;
+    let command = Command::StartStep {
+        target: target.clone(),
+        ask: step_ask(&request)?,
+    };
+    let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
+        Reply::Step { run, step, layout } => (run, step, layout),
+        Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
+        other => return Err(odd(&other)),
+    };
+    for (position, node) in layout.iter().enumerate() {
+        let order = order(&request, step, &layout, position);
+        if let Err(why) = site.app.links.start_step(node.node, run, order).await {
+            // What it was given is free again. Tasks that did start end with their grun.
+            let end = Command::EndStep {
+                target: target.clone(),
+                step,
+                exit: ExitCode::exited(1),
+                used: None,
+            };
+            let _ = site.core.command(caller.actor, end).await;
+            let text = format!(
+                "{} did not take its part of step {step} of job {id}: {why}",
+                node.name
+            );
+            return Err(ApiError::unavailable(text));
+        }
+    }
+    let nodes = layout
+        .into_iter()
+        .map(|node| StepNodeRow {
+            name: node.name,
+            ranks: node.ranks,
+        })
+        .collect();
+    Ok(Json(StepReply {
+        schema: SCHEMA,
+        step,
+        nodes,
+        waits: None,
+    }))
+}
+
+fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
+    let program = request.argv[0].rsplit('/').next().unwrap_or_default();
+    let name = if request.name.is_empty() {
+        program
+    } else {
+        &request.name
+    }
+    .to_owned();
+    Ok(StepAsk {
+        name,
+        nodes: request.nodes,
+        ntasks: request.ntasks,
+        ntasks_per_node: request.ntasks_per_node,
+        nodelist: hosts("--nodelist", &request.nodelist)?,
+        exclude: hosts("--exclude", &request.exclude)?,
+        relative: request.relative,
+        cyclic: request.cyclic,
+        overcommit: request.overcommit,
+        share: request.share.clone(),
+        connect: request.connect.clone(),
+    })
+}
+
+fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
+    let holders = holders
+        .into_iter()
+        .map(|hold| StepHolder {
+            step: hold.step,
+            connect: hold.connect,
+        })
+        .collect();
+    StepReply {
+        schema: SCHEMA,
+        waits: Some(StepWaits { reason, holders }),
+        ..StepReply::default()
+    }
+}
+
+/// A step is over, as its grun says.
+pub(crate) async fn end(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path((id, step)): Path<(String, u32)>,
+    body: Result<Json<StepEndRequest>, JsonRejection>,
+) -> Result<Json<ChangeReply>, ApiError> {
+    let Json(request) = body?;
+    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
+        return Err(ApiError::invalid(format!(
+            "{id} names several tasks; a step is of one job"
+        )));
+    };
+    confine(&site, &caller, std::slice::from_ref(target)).await?;
+    site.core
+        .command(
+            caller.actor,
+            Command::EndStep {
+                target: target.clone(),
+                step,
+                exit: request.exit_code,
+                used: request.used,
+            },
+        )
+        .await?;
+    Ok(Json(ChangeReply {
+        schema: SCHEMA,
+        notes: Vec::new(),
+    }))
+}
+
+fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
+    let some = (!text.is_empty())
+        .then(|| Hostlist::parse(text))
+        .transpose();
+    some.map_err(|error| ApiError::invalid(format!("{option}: {error}")))
+}
+
+fn check(request: &StepRequest) -> Result<(), ApiError> {
+    if request.argv.first().is_none_or(String::is_empty) {
+        return Err(ApiError::invalid("there is no command to run"));
+    }
+    let bytes = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum::<usize>();
+    for (what, is, most) in [
+        ("arguments", bytes(&request.argv), MAX_ARGUMENT_BYTES),
+        (
+            "environment",
+            bytes(&request.environment),
+            MAX_ENVIRONMENT_BYTES,
+        ),
+    ] {
+        if is > most {
+            return Err(ApiError::limit(format!(
+                "the {what} of the step have {is} bytes; {most} are the most"
+            )));
+        }
+    }
+    if request
+        .argv
+        .iter()
+        .chain(&request.environment)
+        .any(|text| text.contains('\0'))
+    {
+        return Err(ApiError::invalid(
+            "an argument or variable has a NUL byte in it",
+        ));
+    }
+    if request.connect.parse::<SocketAddr>().is_err() {
+        return Err(ApiError::invalid(format!(
+            "connect = {:?} is not ADDRESS:PORT, numeric",
+            request.connect
+        )));
+    }
+    if request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
+        return Err(ApiError::invalid(format!(
+            "key has to have 1 to {MAX_KEY_BYTES} bytes"
+        )));
+    }
+    let type_bytes = request
+        .share
+        .iter()
+        .filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref())
+        .map(String::len)
+        .max();
+    if type_bytes > Some(MAX_TYPE_BYTES) {
+        return Err(ApiError::invalid(format!(
+            "the GPU type of the step has more than {MAX_TYPE_BYTES} bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
+    check_target(connect, from, |address| site.app.links.has_address(address))
+}
+
+/// Checks where nodes send a step's output: to the machine of grun, as the controller sees it, or to nodes. So no user points nodes at
+/// other machines.
+fn check_target(
+    connect: &str,
+    from: Option<IpAddr>,
+    is_node: impl Fn(IpAddr) -> bool,
+) -> Result<(), ApiError> {
+    let Ok(asked) = connect.parse::<SocketAddr>() else {
+        return Ok(());
+    };
+    let (asked, seen) = (
+        asked.ip().to_canonical(),
+        from.map(|from| from.to_canonical()),
+    );
+    // Without a machine in between grun is on the controller's own: an address of it can be bound.
+    let is_own = || from.is_none() && UdpSocket::bind((asked, 0)).is_ok();
+    if asked.is_loopback()
+        || seen == Some(asked)
+        || !asked.is_unspecified() && is_own()
+        || is_node(asked)
+    {
+        return Ok(());
+    }
+    let here = seen.map_or(String::new(), |seen| format!(" ({seen})"));
+    Err(ApiError::denied(format!(
+        "connect = {connect:?}: a step's output goes to the machine that grun is on{here} or to a node of the cluster, and this is neither"
+    )))
+}
+
+fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize) -> StepOrder {
+    let tasks = |node: &StepNode| node.ranks.len() as u32;
+    let own = layout[position].own.as_ref();
+    let narrows_gpus = request
+        .share
+        .as_ref()
+        .is_some_and(|share| share.gpus.is_some());
+    StepOrder {
+        step,
+        argv: request.argv.clone(),
+        environment: request.environment.clone(),
+        work_dir: request.work_dir.clone(),
+        ranks: layout[position].ranks.clone(),
+        ntasks: layout.iter().map(tasks).sum(),
+        nodes: layout.iter().map(|node| node.name.clone()).collect(),
+        node_index: position as u32,
+        node_tasks: layout.iter().map(tasks).collect(),
+        connect: request.connect.clone(),
+        key: request.key.clone(),
+        cpus_per_task: request
+            .share
+            .as_ref()
+            .map_or(0, |share| share.cpus_per_task),
+        cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
+        gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
+        mem_bytes: own.map_or(0, |own| own.mem_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steps_output_goes_to_gruns_machine_or_to_a_node_only() {
+        let (login, node) = ("10.0.0.5", "10.0.0.9");
+        let allowed = |connect: &str, from: Option<&str>| {
+            let from = from.map(|from| from.parse().unwrap());
+            let is_node = |address: IpAddr| address == node.parse::<IpAddr>().unwrap();
+            check_target(connect, from, is_node).is_ok()
+        };
+        assert!(allowed("10.0.0.5:4000", Some(login)));
+        assert!(
+            allowed("[::ffff:10.0.0.5]:4000", Some(login)),
+            "the same address, written for IPv6"
+        );
+        assert!(allowed("10.0.0.9:4000", Some(login)), "a node");
+        assert!(allowed("127.0.0.1:4000", Some(login)));
+        assert!(
+            allowed("no address", Some(login)),
+            "gstepd refuses what is no address"
+        );
+        assert!(!allowed("10.0.0.6:4000", Some(login)), "another machine");
+        assert!(!allowed("0.0.0.0:4000", Some(login)));
+        assert!(
+            !allowed("0.0.0.0:4000", None),
+            "unspecified, though it can be bound"
+        );
+        assert!(
+            !allowed("192.0.2.1:4000", None),
+            "not an address of the controller's machine"
+        );
+        let text = check_target("10.0.0.6:4000", login.parse().ok(), |_| false)
+            .unwrap_err()
+            .text;
+        assert!(
+            text.contains("the machine that grun is on (10.0.0.5)"),
+            "{text}"
+        );
+    }
+}
