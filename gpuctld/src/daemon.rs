@@ -7,12 +7,12 @@ use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::connection_limits::ConnectionLimits;
 use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
+use crate::forecaster::{self, Forecaster};
 use crate::http::{self, App};
 use crate::idle_program::Warning;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeConnections;
-use crate::outlook::{self, Outlook};
 use crate::pki::Pki;
 use crate::planner;
 use crate::site_orders;
@@ -188,15 +188,16 @@ impl Threads {
     }
 
     /// The thread that learns how starts turn out; it ends when the sender is dropped.
-    fn start_outlook(
+    fn start_forecaster(
         &self,
-        outlook: &Outlook,
+        forecaster: &Forecaster,
     ) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
         let (stop, stopped) = mpsc::channel();
-        let (database, core, outlook) = (self.database.clone(), self.core.clone(), outlook.clone());
+        let (database, core, forecaster) =
+            (self.database.clone(), self.core.clone(), forecaster.clone());
         let thread = std::thread::Builder::new()
-            .name("outlook".into())
-            .spawn(move || outlook::run(&database, &core, &outlook, &stopped))?;
+            .name("forecaster".into())
+            .spawn(move || forecaster::run(&database, &core, &forecaster, &stopped))?;
         Ok((thread, stop))
     }
 }
@@ -220,7 +221,7 @@ async fn serve(
     );
     let maintenance = threads.start_maintenance()?;
     let stop_page_check = threads.start_page_check()?;
-    let learning = threads.start_outlook(app.outlook())?;
+    let learning = threads.start_forecaster(app.forecaster())?;
     let (stop, stopping) = watch::channel(false);
     let fencing = tokio::spawn(site_orders::run::<FenceOrder>(
         core.clone(),

@@ -4,12 +4,12 @@
 
 use crate::config::{Config, ConfigError, LiveSettings};
 use crate::core_thread::CoreHandle;
+use crate::forecaster::Forecaster;
 use crate::histogram::Histogram;
 use crate::http::error::ApiError;
 use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
 use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
-use crate::outlook::Outlook;
 use crate::pki::Pki;
 use gmodel::run::RunUse;
 use gmodel::supervise::StepOrder;
@@ -56,7 +56,7 @@ pub struct App {
     /// False once a look showed that there are none, until the policy changes.
     pub(crate) may_have_quotas: AtomicBool,
     forecasts: ForecastPlanner,
-    outlook: Outlook,
+    forecaster: Forecaster,
     pub(crate) ranks: Arc<RankCache>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) started: Instant,
@@ -80,7 +80,7 @@ impl App {
             policy_turn: tokio::sync::Mutex::default(),
             may_have_quotas: AtomicBool::new(true),
             forecasts: ForecastPlanner::default(),
-            outlook: Outlook::default(),
+            forecaster: Forecaster::default(),
             ranks: Arc::default(),
             requests: Mutex::default(),
             started: Instant::now(),
@@ -157,12 +157,12 @@ impl App {
         jobs: &BTreeSet<JobId>,
         core: &CoreHandle,
     ) -> Result<Arc<ForecastPlan>, ApiError> {
-        self.forecasts.plan_for(jobs, core, &self.outlook).await
+        self.forecasts.plan_for(jobs, core, &self.forecaster).await
     }
 
     /// What is known of how starts turn out.
-    pub fn outlook(&self) -> &Outlook {
-        &self.outlook
+    pub fn forecaster(&self) -> &Forecaster {
+        &self.forecaster
     }
 
     pub(crate) fn request_times(&self, path: &str) -> Arc<Histogram> {

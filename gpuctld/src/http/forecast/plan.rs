@@ -4,8 +4,8 @@
 //! than the question. It is dropped with the last question.
 
 use crate::core_thread::{CoreHandle, now};
+use crate::forecaster::Forecaster;
 use crate::http::error::ApiError;
-use crate::outlook::Outlook;
 use gcore::ctl::{State, snapshot};
 use gmodel::{JobId, Timestamp};
 use gsched::{Engine, Forecast, Snapshot, WorkBudget};
@@ -91,12 +91,12 @@ impl ForecastPlanner {
         &self,
         jobs: &BTreeSet<JobId>,
         core: &CoreHandle,
-        outlook: &Outlook,
+        forecaster: &Forecaster,
     ) -> Result<Arc<ForecastPlan>, ApiError> {
         let joined = self.join(jobs);
         let made = joined
             .plan
-            .get_or_try_init(|| self.make(&joined, core, outlook))
+            .get_or_try_init(|| self.make(&joined, core, forecaster))
             .await?;
         Ok(made.clone())
     }
@@ -111,7 +111,7 @@ impl ForecastPlanner {
         &self,
         joined: &Arc<PendingForecast>,
         core: &CoreHandle,
-        outlook: &Outlook,
+        forecaster: &Forecaster,
     ) -> Result<Arc<ForecastPlan>, ApiError> {
         let _turn = self.turn().await;
         let asked = {
@@ -125,9 +125,10 @@ impl ForecastPlanner {
         #[cfg(test)]
         self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let state = core.view().await;
-        let outlook = outlook.clone();
-        let task =
-            tokio::task::spawn_blocking(move || ForecastPlan::new(state, &asked, &outlook, now()));
+        let forecaster = forecaster.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            ForecastPlan::new(state, &asked, &forecaster, now())
+        });
         task.await
             .map(Arc::new)
             .map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))
@@ -135,11 +136,16 @@ impl ForecastPlanner {
 }
 
 impl ForecastPlan {
-    fn new(state: Arc<State>, jobs: &BTreeSet<JobId>, outlook: &Outlook, now: Timestamp) -> Self {
+    fn new(
+        state: Arc<State>,
+        jobs: &BTreeSet<JobId>,
+        forecaster: &Forecaster,
+        now: Timestamp,
+    ) -> Self {
         let picture = snapshot(&state, now);
         let mut engine = Engine::default();
         let at_limits = engine.forecast(&picture, jobs, WORK);
-        let expected = expected_starts(&mut engine, &picture, jobs, outlook);
+        let expected = expected_starts(&mut engine, &picture, jobs, forecaster);
         Self {
             state,
             picture,
@@ -156,12 +162,12 @@ pub(crate) fn expected_starts(
     engine: &mut Engine,
     picture: &Snapshot,
     jobs: &BTreeSet<JobId>,
-    outlook: &Outlook,
+    forecaster: &Forecaster,
 ) -> Vec<Forecast> {
     if jobs.is_empty() {
         return Vec::new();
     }
-    engine.forecast(&picture.clone().believed(&outlook.lengths()), jobs, WORK)
+    engine.forecast(&picture.clone().believed(&forecaster.lengths()), jobs, WORK)
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

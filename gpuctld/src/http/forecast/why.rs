@@ -4,6 +4,7 @@
 //! question.
 
 use crate::core_thread::now;
+use crate::forecaster::{Forecaster, plans};
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::forecast::plan::{EntryKey, ForecastPlan, WORK};
@@ -13,7 +14,6 @@ use crate::http::job::row::{Row, View, positions};
 use crate::http::node::list::mark_row;
 use crate::http::permission::{Caller, Visibility};
 use crate::http::query::QueryPairs;
-use crate::outlook::{Outlook, plans};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::State;
@@ -54,13 +54,13 @@ pub(crate) async fn why(
     drop(state);
     let plan = site.app.plan_forecasts(&asked, &site.core).await?;
     let _turn = site.app.forecasts().turn().await;
-    let outlook = site.app.outlook().clone();
+    let forecaster = site.app.forecaster().clone();
     let task = tokio::task::spawn_blocking(move || {
         why_rows(
             &plan,
             &Visibility::of(&caller, &plan.state),
             &filter,
-            &outlook,
+            &forecaster,
         )
     });
     let (rows, more) = task
@@ -104,7 +104,7 @@ fn why_rows(
     plan: &ForecastPlan,
     sight: &Visibility,
     filter: &JobFilter,
-    outlook: &Outlook,
+    forecaster: &Forecaster,
 ) -> (Vec<WhyRow>, usize) {
     let ForecastPlan {
         state,
@@ -134,8 +134,9 @@ fn why_rows(
                 expected,
                 at_limits,
             });
-        told.interval = plans
-            .and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
+        told.interval = plans.and_then(|plans| {
+            forecaster.interval(&row.spec().partition, row.eligible(), plans, now)
+        });
         told
     };
     (rows.iter().map(explained).collect(), more)
@@ -326,13 +327,13 @@ pub(crate) async fn starts(
     );
     drop(state);
     let plan = site.app.plan_forecasts(&asked, &site.core).await?;
-    let outlook = site.app.outlook().clone();
+    let forecaster = site.app.forecaster().clone();
     let task = tokio::task::spawn_blocking(move || {
         start_rows(
             &plan,
             &Visibility::of(&caller, &plan.state),
             &filter,
-            &outlook,
+            &forecaster,
         )
     });
     let (rows, records) = task
@@ -357,12 +358,12 @@ fn plausible(
 }
 
 /// How intervals of the rows' partitions turned out.
-fn interval_records(rows: &[Row], outlook: &Outlook) -> Vec<IntervalRecord> {
+fn interval_records(rows: &[Row], forecaster: &Forecaster) -> Vec<IntervalRecord> {
     let partitions: BTreeSet<&str> = rows
         .iter()
         .map(|row| row.spec().partition.as_str())
         .collect();
-    let records = partitions.into_iter().map(|name| outlook.record(name));
+    let records = partitions.into_iter().map(|name| forecaster.record(name));
     records.filter(|record| record.intervals > 0).collect()
 }
 
@@ -372,7 +373,7 @@ fn start_rows(
     plan: &ForecastPlan,
     sight: &Visibility,
     filter: &JobFilter,
-    outlook: &Outlook,
+    forecaster: &Forecaster,
 ) -> StartTable {
     let ForecastPlan {
         state,
@@ -389,7 +390,7 @@ fn start_rows(
         let one = at_limits.of(entry_of(row));
         let in_order = |expected: Option<Timestamp>, at_limits: Option<Timestamp>| {
             let plans = plans(expected, at_limits, now)?;
-            outlook.interval(&row.spec().partition, row.eligible(), plans, now)
+            forecaster.interval(&row.spec().partition, row.eligible(), plans, now)
         };
         let (at_limits, expected) = (
             start_of(one, row),
@@ -423,7 +424,7 @@ fn start_rows(
                 .map(RefusingLimit::text),
         }
     };
-    let records = interval_records(&rows, outlook);
+    let records = interval_records(&rows, forecaster);
     (rows.iter().map(told).collect(), records)
 }
 

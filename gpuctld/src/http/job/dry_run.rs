@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept: the copy shares the state's chunks and is thrown away.
 
+use crate::forecaster::Forecaster;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::forecast::plan::expected_starts;
@@ -13,7 +14,6 @@ use crate::http::job::submit::{check, may_ask};
 use crate::http::permission::Caller;
 use crate::http::policy::borrow::borrow_note;
 use crate::launch_texts;
-use crate::outlook::Outlook;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -65,8 +65,9 @@ async fn dry_run_of(
     let state = site.core.view().await;
     let now = crate::core_thread::now();
     let _turn = site.app.forecasts().turn().await;
-    let (outlook, actor) = (site.app.outlook().clone(), actor.clone());
-    let task = tokio::task::spawn_blocking(move || consider(state, actor, command, &outlook, now));
+    let (forecaster, actor) = (site.app.forecaster().clone(), actor.clone());
+    let task =
+        tokio::task::spawn_blocking(move || consider(state, actor, command, &forecaster, now));
     task.await
         .map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
 }
@@ -76,10 +77,10 @@ fn consider(
     state: Arc<State>,
     actor: Actor,
     command: Command,
-    outlook: &Outlook,
+    forecaster: &Forecaster,
     now: Timestamp,
 ) -> Result<DryRun, ApiError> {
-    let mut answer = forecast_submission(&state, actor.clone(), command.clone(), outlook, now)?;
+    let mut answer = forecast_submission(&state, actor.clone(), command.clone(), forecaster, now)?;
     if let Some(spec) = submitted(command) {
         answer.alternatives =
             alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
@@ -102,7 +103,7 @@ fn forecast_submission(
     state: &State,
     actor: Actor,
     command: Command,
-    outlook: &Outlook,
+    forecaster: &Forecaster,
     now: Timestamp,
 ) -> Result<DryRun, ApiError> {
     let mut copy = state.clone();
@@ -138,7 +139,7 @@ fn forecast_submission(
     let start = forecast.and_then(|told| told.start);
     let mut interval = None;
     if let Some((told, start)) = forecast.zip(start) {
-        interval = trial.interval(&mut engine, outlook, start);
+        interval = trial.interval(&mut engine, forecaster, start);
         text.push_str(&trial.start_text(told, start, interval.as_ref()));
     }
     let limit = why
@@ -259,16 +260,16 @@ impl TrialSubmission {
     fn interval(
         &self,
         engine: &mut Engine,
-        outlook: &Outlook,
+        forecaster: &Forecaster,
         at_limits: Timestamp,
     ) -> Option<StartInterval> {
         let jobs = BTreeSet::from([self.id]);
-        let expected = expected_starts(engine, &self.picture, &jobs, outlook);
+        let expected = expected_starts(engine, &self.picture, &jobs, forecaster);
         let plans = Plans {
             expected: expected.first()?.start?,
             at_limits,
         };
-        outlook.interval(&self.partition, self.now, plans, self.now)
+        forecaster.interval(&self.partition, self.now, plans, self.now)
     }
 
     /// For a sentence that goes on.

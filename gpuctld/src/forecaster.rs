@@ -34,15 +34,15 @@ const WORK: WorkBudget = WorkBudget {
 
 /// Shared by the thread that learns and the handlers of requests. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook(Arc<Mutex<OutlookData>>);
+pub struct Forecaster(Arc<Mutex<ForecasterData>>);
 
 #[derive(Debug, Default)]
-struct OutlookData {
+struct ForecasterData {
     lengths: Arc<RunLengths>,
     calibration: Calibration,
 }
 
-impl Outlook {
+impl Forecaster {
     pub fn lengths(&self) -> Arc<RunLengths> {
         self.known().lengths.clone()
     }
@@ -84,19 +84,19 @@ impl Outlook {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, OutlookData> {
+    fn known(&self) -> MutexGuard<'_, ForecasterData> {
         self.0.lock().expect("no panic while held")
     }
 }
 
 /// Runs until `stop` is dropped. Trouble with the database is logged and tried again: forecasts are no promise.
-pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receiver<()>) {
+pub fn run(database: &Path, core: &CoreHandle, forecaster: &Forecaster, stop: &Receiver<()>) {
     step_back();
     let mut rest = LOOK_EVERY;
     let mut learner = None;
     loop {
         if learner.is_none() {
-            match Learner::begin(database, outlook) {
+            match Learner::begin(database, forecaster) {
                 Ok(begun) => learner = Some(begun),
                 Err(e) => tracing::warn!("cannot read forecasts of {}: {e}", database.display()),
             }
@@ -110,7 +110,7 @@ pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receive
             continue;
         };
         let begun = std::time::Instant::now();
-        match known.look(view, outlook, now()) {
+        match known.look(view, forecaster, now()) {
             Ok(true) => rest = rest.max(begun.elapsed() * REST_FACTOR),
             Ok(false) => {}
             Err(e) => {
@@ -128,7 +128,7 @@ struct Learner {
 
 impl Learner {
     /// What is on record, as it was before the controller stopped.
-    fn begin(database: &Path, outlook: &Outlook) -> forecasts::StoreResult<Self> {
+    fn begin(database: &Path, forecaster: &Forecaster) -> forecasts::StoreResult<Self> {
         let store = ForecastStore::open(database)?;
         let mut calibration = Calibration::default();
         store
@@ -140,7 +140,7 @@ impl Learner {
             .into_iter()
             .for_each(|open| calibration.watch(open));
         let lengths = Arc::new(store.run_lengths()?);
-        *outlook.known() = OutlookData {
+        *forecaster.known() = ForecasterData {
             lengths,
             calibration,
         };
@@ -154,17 +154,17 @@ impl Learner {
     fn look(
         &mut self,
         view: Arc<State>,
-        outlook: &Outlook,
+        forecaster: &Forecaster,
         now: Timestamp,
     ) -> forecasts::StoreResult<bool> {
         if self.learned.elapsed() > LEARN_EVERY {
             self.learned = std::time::Instant::now();
-            outlook.known().lengths = Arc::new(self.store.run_lengths()?);
+            forecaster.known().lengths = Arc::new(self.store.run_lengths()?);
             self.store.prune()?;
         }
-        let (outcomes, forgotten) = follow(&mut outlook.known().calibration, &view, now);
+        let (outcomes, forgotten) = follow(&mut forecaster.known().calibration, &view, now);
         self.store.close(&outcomes, &forgotten)?;
-        let due = due(&outlook.known().calibration, &view, now);
+        let due = due(&forecaster.known().calibration, &view, now);
         if due.is_empty() {
             return Ok(false);
         }
@@ -177,9 +177,12 @@ impl Learner {
         };
         let at_limits: BTreeMap<JobId, Timestamp> =
             starts(Engine::default().forecast(&picture, &ids, WORK)).collect();
-        let expected =
-            starts(Engine::default().forecast(&picture.believed(&outlook.lengths()), &ids, WORK));
-        let mut known = outlook.known();
+        let expected = starts(Engine::default().forecast(
+            &picture.believed(&forecaster.lengths()),
+            &ids,
+            WORK,
+        ));
+        let mut known = forecaster.known();
         let mut said = Vec::new();
         for (one, expected) in expected {
             let Some((age, partition, waited_secs)) = due.get(&one) else {
@@ -288,14 +291,14 @@ mod tests {
 
     #[test]
     fn a_question_gets_the_interval_with_its_record() {
-        let outlook = Outlook::default();
+        let forecaster = Forecaster::default();
         let at = |secs: i64| Timestamp::from_secs(1_000_000 + secs);
         let plans = Plans {
             expected: at(300),
             at_limits: at(600),
         };
         assert_eq!(
-            outlook.interval("p", at(0), plans, at(0)),
+            forecaster.interval("p", at(0), plans, at(0)),
             None,
             "nothing is known yet"
         );
@@ -314,7 +317,7 @@ mod tests {
                     latest: begun.plus_secs(600 + n),
                 }),
             };
-            let mut known = outlook.known();
+            let mut known = forecaster.known();
             known
                 .calibration
                 .say(vec![(JobId(n as u64), "p".into(), said)]);
@@ -322,7 +325,7 @@ mod tests {
                 .calibration
                 .over(JobId(n as u64), begun.plus_secs(650), true);
         }
-        let told = outlook.interval("p", at(0), plans, at(0)).unwrap();
+        let told = forecaster.interval("p", at(0), plans, at(0)).unwrap();
         assert!(
             told.earliest <= Some(Instant(at(650))) && Some(Instant(at(650))) <= told.latest,
             "{told:?}"
