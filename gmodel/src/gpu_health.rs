@@ -1,25 +1,19 @@
-//! The health of GPUs: readings, the signs that they raise, and the action that each sign calls for. Pure: readings come in
-//! with their times, signs go out. Never acts; the controller's breaker and the node decide.
+//! The words of GPU health: what the driver shows of a GPU, the catalogue of signs with the action that each calls for, and the
+//! status that a node reports. Decides nothing: `gcore::node::gpu_health` does.
 
 mod built_in;
 pub mod catalogue;
 pub mod reading;
-pub mod repair;
 pub mod status;
 #[cfg(test)]
 mod tests;
-pub mod watch;
 
 pub use catalogue::{
     Action, CATALOGUE_VERSION, Catalogue, CatalogueError, CatalogueOverrides, Evidence, Severity,
     SignCounter, SignKind, SignOverride, SignState,
 };
 pub use reading::{
-    FabricHealth, GpuEventKind, GpuReading, ReadFailure, ReadFailureKind, RecoveryAdvice,
-    compare_siblings, slow_reason,
+    EventSource, FabricHealth, GpuEvent, GpuEventKind, GpuHealth, GpuReading, ReadFailure,
+    ReadFailureKind, RecoveryAdvice, compare_siblings, slow_reason,
 };
-pub use repair::{
-    Repair, RepairAttempt, RepairContext, RepairOutcome, RepairPolicy, RepairStage, RepairStep,
-};
-pub use status::GpuHealthStatus;
-pub use watch::{EventSource, GpuWatch, Sign, SignChange, Verdict, verdict};
+pub use status::{GpuHealthStatus, RepairStage};

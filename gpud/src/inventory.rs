@@ -2,9 +2,9 @@
 //! tells. Decides nothing.
 
 use crate::config::Config;
-use crate::gpu::health::HealthReport;
 use crate::gpu::mig;
 use crate::gpu::table::Gpus;
+use gcore::node::gpu_health::HealthReport;
 use gmodel::Timestamp;
 use gmodel::gpu_link::{GpuLink, GpuLinks};
 use gmodel::node::{GpuInfo, Inventory};

@@ -249,7 +249,7 @@ async fn join(options: JoinOptions) -> Result<()> {
 }
 
 fn order_gpu(config: &Config, order: GpuOrder) -> Result<()> {
-    use health::LocalOrder;
+    use gcore::node::gpu_health::LocalOrder;
     let (gpu, order) = match order {
         GpuOrder::List => return health::list(&config.spool_dir),
         GpuOrder::Quarantine { gpu, reason } => (gpu, LocalOrder::Quarantine(reason)),

@@ -22,11 +22,12 @@ mod worker;
 pub use change::Change;
 pub use error::{NvmlError, Refusal};
 pub use facts::{
-    ComputeMode, GpuEvent, GpuFacts, Inventory, MigDevice, MigInstance, MigLayout, MigProfile,
-    NvlinkPeer, PcieDistance, UnreadableGpu, device_node, gpu_type_of, nominal_memory_mib,
+    ComputeMode, GpuFacts, Inventory, MigDevice, MigInstance, MigLayout, MigProfile, NvlinkPeer,
+    PcieDistance, UnreadableGpu, device_node, gpu_type_of, nominal_memory_mib,
 };
-pub use gmodel::gpu_health::{EventSource, GpuEventKind, GpuReading, ReadFailure, ReadFailureKind};
-pub use health::GpuHealth;
+pub use gmodel::gpu_health::{
+    EventSource, GpuEvent, GpuEventKind, GpuHealth, GpuReading, ReadFailure, ReadFailureKind,
+};
 pub use kernel_log::{KernelLog, KernelXid, kernel_xid};
 pub use library::Nvml;
 pub use mig::CapMinors;

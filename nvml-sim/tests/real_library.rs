@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gmodel::gpu_health::{Catalogue, GpuWatch, verdict};
+use gcore::node::gpu_health::{GpuWatch, verdict};
+use gmodel::gpu_health::Catalogue;
 use gsys::nvml::{CapMinors, NvmlWorker, islands};
 
 /// The first call without persistence mode may take seconds for each GPU.

@@ -5,11 +5,11 @@ mod simulated;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gmodel::Timestamp;
-use gmodel::gpu_health::{
-    Action, Catalogue, GpuWatch, Repair, RepairContext, RepairOutcome, RepairPolicy, RepairStage,
-    RepairStep, SignChange, SignState, compare_siblings, verdict,
+use gcore::node::gpu_health::{
+    GpuWatch, Repair, RepairContext, RepairOutcome, RepairPolicy, RepairStep, SignChange, verdict,
 };
+use gmodel::Timestamp;
+use gmodel::gpu_health::{Action, Catalogue, RepairStage, SignState, compare_siblings};
 use gsys::nvml::{GpuHealth, NvmlWorker};
 use nvidia_ml_sim::State;
 use simulated::{SimulatedHost, eventually};

@@ -73,7 +73,13 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ),
     ("gcore", "apply", "one match over the events"),
     ("gcore", "bound_gpu", "one record, a bound for each field"),
+    ("gcore", "state_seen", "a match with a line for each sign"),
     ("gcore", "submitted", "two records, a line for each field"),
+    (
+        "gcore",
+        "take_repair_steps",
+        "one match over the steps of a repair",
+    ),
     ("gcore", "touched", "a match with a line for each event"),
     (
         "gcore",
@@ -94,7 +100,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ),
     ("gmodel", "Partition", "the keys of a partition's table"),
     ("gmodel", "Reservation", "the keys of a reservation's table"),
-    ("gmodel", "state_seen", "a match with a line for each sign"),
     ("gpuctld", "JobDocument", "the stored document of a job"),
     ("gpuctld", "add_event", "a match with a line for each event"),
     ("gpuctld", "changed_settings", "a table of the settings"),
@@ -123,11 +128,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "gpud",
         "take_input",
         "one match over the inputs of gpud's loop",
-    ),
-    (
-        "gpud",
-        "take_repair_steps",
-        "one match over the steps of a repair",
     ),
     ("gq", "AccountingArgs", "the options of gacct"),
     ("gq", "NodeArgs", "the options of gnodes"),

@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// What tests of a crate may use besides.
 const DEV_ARROWS: &[(&str, &[&str])] = &[
     ("gsys", &["nvml-sim"]),
-    ("nvml-sim", &["gsys"]),
+    ("nvml-sim", &["gsys", "gcore"]),
     ("gpud", &["nvml-sim"]),
     ("gcheck", &["nvml-sim"]),
     ("gpuctld", &["gsim"]),

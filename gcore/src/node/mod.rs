@@ -11,6 +11,7 @@
 //! ```
 
 pub mod action;
+pub mod gpu_health;
 pub mod handle;
 pub mod input;
 pub mod state;

@@ -63,6 +63,29 @@ impl GpuReading {
     }
 }
 
+/// One reading of one GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuHealth {
+    pub index: u32,
+    /// Unknown where the GPU does not answer and was never discovered.
+    pub uuid: Option<String>,
+    pub reading: GpuReading,
+}
+
+impl GpuHealth {
+    /// A GPU that gave no reading.
+    pub fn silent(index: u32, silence: ReadFailure) -> GpuHealth {
+        GpuHealth {
+            index,
+            uuid: None,
+            reading: GpuReading {
+                fault: Some(silence),
+                ..GpuReading::default()
+            },
+        }
+    }
+}
+
 /// Sets in each reading how many links the best GPU of its type on this node has up: a link that was down from the first
 /// reading is seen by that. Takes the GPU's type beside each reading. A GPU without any link up may have no bridge, and is
 /// not compared.
@@ -146,6 +169,26 @@ pub enum GpuEventKind {
     /// A kind that this release does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// Something that befell a GPU, `count` times since events were last fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuEvent {
+    pub uuid: String,
+    pub kind: GpuEventKind,
+    pub count: u64,
+    /// An Xid may come from the event set and from the kernel log: two events then.
+    pub source: EventSource,
+}
+
+/// The source of an event. The same Xid comes by the event set and in the kernel log, and is counted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    EventSet,
+    KernelLog,
+    /// A counter that was read.
+    Reading,
 }
 
 /// Bits of [`GpuReading::slow_reasons`] that matter here: `nvmlClocksEventReason*`.

@@ -1,7 +1,6 @@
 //! The health status of a GPU that has a sign or is out of service, as its node reports it. It holds no running counters:
 //! an equal report is no change.
 
-use super::repair::RepairStage;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -23,4 +22,19 @@ pub struct GpuHealthStatus {
     /// The next step, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
+}
+
+/// How far the repair of a GPU is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RepairStage {
+    #[default]
+    InService,
+    /// No new job gets it; nothing is under way.
+    Out,
+    Resetting,
+    Booting,
+    BurningIn,
+    /// Marked for replacement: only an administrator brings it back.
+    Marked,
 }

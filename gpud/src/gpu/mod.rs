@@ -12,7 +12,6 @@ pub mod mig;
 mod mig_cut;
 mod mps_control;
 pub mod order;
-mod record;
 pub mod scrub;
 pub mod share;
 pub mod table;

@@ -2,11 +2,12 @@
 //! (`gpud gpu`), which lie in the spool until they are obeyed.
 
 use crate::clock::wall_clock;
-use crate::gpu::health::{self, LocalOrder};
+use crate::gpu::health::{self, HealthBook};
 use crate::gpu::mig_cut;
 use crate::gpu::watch::{CLEAN_LOOK_EVERY, GpuWatch, ORDERS_DIR, lock};
 use crate::site::Site;
 use anyhow::{Context, Result};
+use gcore::node::gpu_health::{HealthInput, LocalOrder};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,7 @@ impl GpuWatch {
         let _one_at_a_time = lock(&self.carrying_out);
         let mut done = Vec::new();
         for order in orders {
-            let known = lock(&self.health).answered(incarnation, order);
+            let known = lock(&self.health).health().answered(incarnation, order);
             done.push(known.unwrap_or_else(|| {
                 self.wait_for_first_look(order);
                 // Seconds, in which nothing of the health may wait.
@@ -39,15 +40,21 @@ impl GpuWatch {
                 };
                 let mut health = lock(&self.health);
                 let outcome = match &order.what {
-                    GpuAction::Quarantine { reason } => health.obey(
+                    GpuAction::Quarantine { reason } => obey(
+                        &mut health,
                         &order.uuid,
                         LocalOrder::Quarantine(reason.clone()),
-                        wall_clock(),
                     ),
-                    GpuAction::Return => health.obey(&order.uuid, LocalOrder::Return, wall_clock()),
-                    GpuAction::Repair => {
-                        health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock())
-                    }
+                    GpuAction::Return => obey(&mut health, &order.uuid, LocalOrder::Return),
+                    GpuAction::Repair => health
+                        .handle(
+                            HealthInput::Permitted {
+                                uuid: &order.uuid,
+                                node_empty: site.spool.live().is_empty(),
+                            },
+                            wall_clock(),
+                        )
+                        .map(drop),
                     GpuAction::Cut { .. } => cut,
                     GpuAction::Check(_) => Err(anyhow::anyhow!("a check is begun elsewhere")),
                     GpuAction::Unknown => Err(anyhow::anyhow!(
@@ -55,7 +62,8 @@ impl GpuWatch {
                         env!("CARGO_PKG_VERSION")
                     )),
                 };
-                health.carried_out(incarnation, order, outcome)
+                let error = outcome.err().map_or_else(String::new, |e| format!("{e:#}"));
+                answer(&mut health, incarnation, order, error)
             }));
         }
         let written = lock(&self.health).write(wall_clock());
@@ -73,7 +81,7 @@ impl GpuWatch {
         let needs_look = order.what == GpuAction::Repair;
         let too_soon = || {
             !self.looked.load(Ordering::Relaxed)
-                && (needs_look || !lock(&self.health).knows(&order.uuid))
+                && (needs_look || !lock(&self.health).health().gpus().contains_key(&order.uuid))
         };
         while too_soon() && self.opened.elapsed() < FIRST_LOOK_WITHIN {
             std::thread::sleep(CLEAN_LOOK_EVERY);
@@ -83,14 +91,11 @@ impl GpuWatch {
     /// Writes down that a check begins; the answer where that was written before: its daemon or its node ended during it.
     pub fn check_begins(&self, incarnation: u64, order: &GpuOrder) -> Result<Option<GpuOrderDone>> {
         let mut health = lock(&self.health);
-        if let Some(done) = health.answered(incarnation, order) {
+        if let Some(done) = health.health().answered(incarnation, order) {
             return Ok(Some(done));
         }
-        health.carried_out(
-            incarnation,
-            order,
-            Err(anyhow::anyhow!("gpud or its node ended during the check")),
-        );
+        let error = "gpud or its node ended during the check";
+        answer(&mut health, incarnation, order, error.to_owned());
         anyhow::ensure!(health.write(wall_clock()), "the spool cannot be written");
         Ok(None)
     }
@@ -122,7 +127,7 @@ impl GpuWatch {
                 .and_then(|bytes| Ok(serde_json::from_slice::<LocalOrder>(&bytes)?));
             match order {
                 Ok(order) => {
-                    if let Err(e) = lock(&self.health).obey(uuid, order, wall_clock()) {
+                    if let Err(e) = obey(&mut lock(&self.health), uuid, order) {
                         tracing::warn!("{e:#}");
                     }
                 }
@@ -134,6 +139,28 @@ impl GpuWatch {
         }
         taken
     }
+}
+
+fn obey(health: &mut HealthBook, uuid: &str, order: LocalOrder) -> Result<()> {
+    let ordered = HealthInput::Ordered { uuid, order };
+    health.handle(ordered, wall_clock()).map(drop)
+}
+
+/// The answer to an order, which stands once the book is written.
+fn answer(
+    health: &mut HealthBook,
+    incarnation: u64,
+    order: &GpuOrder,
+    error: String,
+) -> GpuOrderDone {
+    let done = GpuOrderDone::new(order, error.clone());
+    let answered = HealthInput::Answered {
+        incarnation,
+        order,
+        error,
+    };
+    health.take(answered, wall_clock());
+    done
 }
 
 /// Leaves an order for the daemon of this node. `gpu`: UUID, its beginning, or the driver's index.

@@ -1,7 +1,7 @@
 //! The GPUs of this machine as NVML last reported, for each thread that prepares a run or reports. Health over time is `health`.
 
 use crate::config::{Config, Isolation};
-use crate::gpu::health::HealthReport;
+use gcore::node::gpu_health::HealthReport;
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
 use gsys::nvml::{GpuFacts, NvmlError, NvmlWorker, device_node};

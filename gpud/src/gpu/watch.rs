@@ -4,7 +4,7 @@
 use crate::clock::wall_clock;
 use crate::config::{Config, ConfigError};
 use crate::gpu::catalogue::SiteCatalogue;
-use crate::gpu::health::{HealthBook, RepairMeans};
+use crate::gpu::health::HealthBook;
 use crate::gpu::mig;
 use crate::gpu::table::{GpuReader, GpuTable, Gpus};
 use crate::gpu::use_book::UseBook;
@@ -12,8 +12,8 @@ use crate::spool::Spool;
 use crate::spool::file::private_dir;
 use crate::spool::run_log::log_line;
 use anyhow::{Context, Result};
+use gcore::node::gpu_health::{HealthInput, RepairMeans, RepairPolicy, SeenGpu};
 use gmodel::RunId;
-use gmodel::gpu_health::RepairPolicy;
 use gmodel::idle::IdleReport;
 use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuEventKind, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,7 @@ impl GpuWatch {
             if silent || begun.elapsed() >= CLEAN_WITHIN {
                 let mut health = lock(&self.health);
                 for (uuid, (what, _)) in &left {
-                    health.left_on(uuid, format!("after run {run}, {what}"), wall_clock());
+                    left_on(&mut health, uuid, format!("after run {run}, {what}"), false);
                 }
                 health.write(wall_clock());
                 drop(health);
@@ -176,7 +176,7 @@ impl GpuWatch {
     /// This GPU gets no job until it is seen clean.
     pub fn not_clean(&self, uuid: &str, why: String, table: &GpuTable) {
         let mut health = lock(&self.health);
-        health.left_on(uuid, why, wall_clock());
+        left_on(&mut health, uuid, why, false);
         health.write(wall_clock());
         drop(health);
         self.show(table);
@@ -185,16 +185,13 @@ impl GpuWatch {
     /// Its memory is to be overwritten before it is given out; `why` it is not, where nothing else was left on it.
     pub fn not_scrubbed(&self, uuid: &str, why: &str, table: &GpuTable) {
         let mut health = lock(&self.health);
-        let left = health.left(uuid).0.to_owned();
-        health.unscrubbed(
-            uuid,
-            if left.is_empty() {
-                why.to_owned()
-            } else {
-                left
-            },
-            wall_clock(),
-        );
+        let left = health.health().left(uuid).0.to_owned();
+        let what = if left.is_empty() {
+            why.to_owned()
+        } else {
+            left
+        };
+        left_on(&mut health, uuid, what, true);
         health.write(wall_clock());
         drop(health);
         self.show(table);
@@ -207,13 +204,14 @@ impl GpuWatch {
 
     /// Whether a run left something on it.
     pub fn is_clean(&self, uuid: &str) -> bool {
-        lock(&self.health).left(uuid).0.is_empty()
+        lock(&self.health).health().left(uuid).0.is_empty()
     }
 
     /// GPUs without processes and allocations of an earlier run, with memory that is not scrubbed.
     pub fn to_scrub(&self, spool: &Spool) -> Vec<String> {
         let waiting: Vec<String> = {
-            let health = lock(&self.health);
+            let book = lock(&self.health);
+            let health = book.health();
             health
                 .unclean()
                 .into_iter()
@@ -232,7 +230,7 @@ impl GpuWatch {
 
     /// By a sample newer than what was last seen on it: no process, and memory given back. While NVML hangs there is none.
     fn is_empty(&self, uuid: &str) -> bool {
-        let since = lock(&self.health).left_at(uuid);
+        let since = lock(&self.health).health().left_at(uuid);
         lock(&self.uses)
             .latest(uuid, since)
             .is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
@@ -334,7 +332,15 @@ impl GpuWatch {
         let before = lock(&self.seen).clone();
         let gpus = self.reader.read(&before);
         tell_driver(&before, &gpus);
-        lock(&self.health).meet(&gpus.facts);
+        let seen = gpus.facts.iter().map(|gpu| SeenGpu {
+            uuid: &gpu.uuid,
+            index: gpu.index,
+            gpu_type: &gpu.gpu_type,
+        });
+        let discovered = HealthInput::Discovered {
+            gpus: seen.collect(),
+        };
+        lock(&self.health).take(discovered, wall_clock());
         *lock(&self.seen) = gpus;
         self.show(table)
     }
@@ -344,8 +350,8 @@ impl GpuWatch {
         let mut gpus = lock(&self.seen).clone();
         let health = lock(&self.health);
         health.apply(&mut gpus.facts);
-        gpus.health = health.shown();
-        gpus.slice_faults = health.faults_of_slices();
+        gpus.health = health.health().reports();
+        gpus.slice_faults = health.health().faults_of_slices();
         drop(health);
         table.replace(gpus)
     }
@@ -354,12 +360,14 @@ impl GpuWatch {
     pub(super) fn sweep(&self, table: &GpuTable, spool: &Spool) -> bool {
         let now = wall_clock();
         let catalogue = lock(&self.catalogue).current();
-        let facts = table.current();
-        if facts.facts.is_empty() {
+        if table.current().facts.is_empty() {
             return self.discover(table);
         }
         match self.reader.worker.read_health(PATIENCE) {
-            Ok(readings) => lock(&self.health).read(&catalogue, readings, &facts.facts, now),
+            Ok(sweep) => {
+                let catalogue = &*catalogue;
+                lock(&self.health).take(HealthInput::Swept { catalogue, sweep }, now);
+            }
             Err(e) => tracing::debug!("{e}"),
         }
         self.follow_runs(spool);
@@ -386,14 +394,17 @@ impl GpuWatch {
 
     /// A GPU that was not clean is given out again when it is.
     fn look_at_unclean(&self, spool: &Spool) {
-        let unclean = lock(&self.health).unclean();
+        let unclean = lock(&self.health).health().unclean();
         if unclean.is_empty() {
             return;
         }
         let held = mig::holders(spool);
         for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
-            if self.is_empty(&uuid) && !lock(&self.health).left(&uuid).1 {
-                lock(&self.health).left_on(&uuid, String::new(), wall_clock());
+            if self.is_empty(&uuid) {
+                let mut health = lock(&self.health);
+                if !health.health().left(&uuid).1 {
+                    left_on(&mut health, &uuid, String::new(), false);
+                }
             }
         }
     }
@@ -428,8 +439,18 @@ impl GpuWatch {
 
     pub(super) fn take_events(&self, events: &[GpuEvent]) {
         let catalogue = lock(&self.catalogue).current();
-        lock(&self.health).events(&catalogue, events, wall_clock());
+        let catalogue = &*catalogue;
+        lock(&self.health).take(HealthInput::Events { catalogue, events }, wall_clock());
     }
+}
+
+fn left_on(health: &mut HealthBook, uuid: &str, what: String, to_scrub: bool) {
+    let left = HealthInput::Left {
+        uuid,
+        what,
+        to_scrub,
+    };
+    health.take(left, wall_clock());
 }
 
 /// For the log: a driver that fell silent, answers again, or is another one.

@@ -9,6 +9,7 @@ use crate::input::DaemonInput;
 use crate::site::Site;
 use crate::spool::run_log::log_line;
 use anyhow::Result;
+use gcore::node::gpu_health::HealthInput;
 use gmodel::RunId;
 use gmodel::gpu_health::RepairStage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ impl GpuWatch {
     /// Next steps on every GPU's way; the runs that have to end.
     fn act(&self, site: &Site) -> BTreeSet<RunId> {
         // Holders matter only where a GPU is sick.
-        let well = lock(&self.health).all_well();
+        let well = lock(&self.health).health().all_well();
         let held = if well {
             BTreeMap::new()
         } else {
@@ -38,13 +39,16 @@ impl GpuWatch {
         };
         let node_empty = well || site.spool.live().is_empty();
         let mut health = lock(&self.health);
-        let to_end = health.step(&held, node_empty, wall_clock());
+        let looked = HealthInput::Looked {
+            held: &held,
+            node_empty,
+        };
+        let mut to_end = health.handle(looked, wall_clock()).unwrap_or_default();
         self.looked
-            .fetch_or(health.has_readings(), Ordering::Relaxed);
+            .fetch_or(health.health().has_readings(), Ordering::Relaxed);
         health.write(wall_clock());
         drop(health);
-        let sick = to_end.into_iter().map(|end| (end.run, end.why));
-        let to_end: Vec<(RunId, String)> = sick.chain(share::look(site)).collect();
+        to_end.extend(share::look(site));
         for (run, why) in &to_end {
             match site.spool.mark_gpu_failed(*run, why) {
                 Ok(true) => log_line(
@@ -112,7 +116,11 @@ fn run_program(site: &Arc<Site>) {
             program.run()
         });
         let mut health = lock(&watch.health);
-        health.program_ended(&uuid, outcome, wall_clock());
+        let ended = HealthInput::ProgramEnded {
+            uuid: &uuid,
+            outcome: outcome.map_err(|e| format!("{e:#}")),
+        };
+        health.take(ended, wall_clock());
         health.write(wall_clock());
     });
 }

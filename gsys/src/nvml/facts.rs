@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::enum_wrappers::device::ComputeMode as DriverMode;
 use serde::{Deserialize, Serialize};
 
-use gmodel::gpu_health::{EventSource, GpuEventKind, ReadFailureKind};
+use gmodel::gpu_health::ReadFailureKind;
 
 /// What a node has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,16 +96,6 @@ pub struct UnreadableGpu {
     pub index: u32,
     pub kind: ReadFailureKind,
     pub fault: String,
-}
-
-/// Something that befell a GPU, `count` times since events were last fetched.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuEvent {
-    pub uuid: String,
-    pub kind: GpuEventKind,
-    pub count: u64,
-    /// An Xid may come from the event set and from the kernel log: two events then.
-    pub source: EventSource,
 }
 
 /// The processes that may have a context.

@@ -14,36 +14,12 @@ use nvml_wrapper_sys::bindings::{
     NVML_GPU_FABRIC_STATE_NOT_STARTED as NOT_STARTED, field_id as id, nvmlEccSramErrorStatus_v1_t,
     nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
-use serde::{Deserialize, Serialize};
 
-use gmodel::gpu_health::{FabricHealth, GpuReading, ReadFailure, RecoveryAdvice};
+use gmodel::gpu_health::{FabricHealth, GpuHealth, GpuReading, RecoveryAdvice};
 
 use super::answer::{check, if_offered, struct_version};
 use super::facts::FixedFacts;
 use super::fields::{ALL_LINKS, Fields, NO_SCOPE, read_fields};
-
-/// One reading of one GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GpuHealth {
-    pub index: u32,
-    /// Unknown where the GPU does not answer and was never discovered.
-    pub uuid: Option<String>,
-    pub reading: GpuReading,
-}
-
-impl GpuHealth {
-    /// A GPU that gave no reading.
-    pub(super) fn silent(index: u32, silence: ReadFailure) -> GpuHealth {
-        GpuHealth {
-            index,
-            uuid: None,
-            reading: GpuReading {
-                fault: Some(silence),
-                ..GpuReading::default()
-            },
-        }
-    }
-}
 
 /// Counters that need no scope.
 const PLAIN: &[u32] = &[

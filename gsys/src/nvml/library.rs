@@ -22,14 +22,13 @@ use super::answer::{concerns_driver, fact, if_offered, whole_failure};
 use super::change::{apply, refusal};
 use super::error::NvmlError;
 use super::facts::{
-    ComputeMode, FixedFacts, GpuEvent, GpuFacts, Inventory, UnreadableGpu, gpu_type_of,
-    nominal_memory_mib,
+    ComputeMode, FixedFacts, GpuFacts, Inventory, UnreadableGpu, gpu_type_of, nominal_memory_mib,
 };
 use super::health::{count_links, fabric, fabric_place, link_states};
 use super::mig::{read_layout, read_profiles};
 use super::topology::{Connections, GpuLinkState, Wiring, read_connections};
 use super::usage::{GpmLooks, memory, sample_one};
-use super::{Change, GpuEventKind, GpuHealth, GpuSource, GpuUse, Progress, health};
+use super::{Change, GpuEvent, GpuEventKind, GpuHealth, GpuSource, GpuUse, Progress, health};
 
 /// For each index what was read there, or why nothing could be.
 type Answers<T> = Vec<(u32, Result<T, ReadFailure>)>;

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 use super::change::Change;
 use super::error::NvmlError;
-use super::facts::{GpuEvent, Inventory};
-use super::health::GpuHealth;
+use super::facts::Inventory;
 use super::library::Nvml;
 use super::usage::GpuUse;
 use super::{DEFAULT_LIBRARY, GpuSource};
+use super::{GpuEvent, GpuHealth};
 use job::{Call, Job};
 use shared::{SharedState, lock};
 use thread::{CallThread, Request, SourceOpener, spawn, watch_events};

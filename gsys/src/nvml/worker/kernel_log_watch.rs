@@ -9,7 +9,7 @@ use std::time::Duration;
 use gmodel::gpu_health::{EventSource, GpuEventKind};
 
 use super::shared::{SharedState, lock};
-use crate::nvml::facts::GpuEvent;
+use crate::nvml::GpuEvent;
 use crate::nvml::kernel_log::KernelLog;
 
 /// A kernel log that cannot be opened or read is tried again after this.

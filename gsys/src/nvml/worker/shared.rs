@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use gmodel::gpu_health::{EventSource, GpuEventKind, ReadFailure, ReadFailureKind};
 
-use crate::nvml::facts::{GpuEvent, GpuFacts, Inventory};
-use crate::nvml::health::GpuHealth;
+use crate::nvml::facts::{GpuFacts, Inventory};
 use crate::nvml::kernel_log::KernelXid;
 use crate::nvml::usage::GpuUse;
+use crate::nvml::{GpuEvent, GpuHealth};
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
 pub const MAX_WAITING_EVENTS: usize = 1024;

@@ -13,9 +13,9 @@ use super::shared::{SharedState, SilentGpu, lock};
 use crate::nvml::GpuSource;
 use crate::nvml::change::Change;
 use crate::nvml::error::NvmlError;
-use crate::nvml::facts::{GpuEvent, Inventory};
-use crate::nvml::health::GpuHealth;
+use crate::nvml::facts::Inventory;
 use crate::nvml::usage::GpuUse;
+use crate::nvml::{GpuEvent, GpuHealth};
 
 pub type SourceOpener = dyn Fn() -> Result<Box<dyn GpuSource>, NvmlError> + Send + Sync;
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{Action, Catalogue, Evidence, Severity, SignCounter, SignKind, SignState};
-use super::reading::{
-    FabricHealth, GpuEventKind, GpuReading, ReadFailureKind, RecoveryAdvice, slow_reason,
+use gmodel::Timestamp;
+use gmodel::gpu_health::{
+    Action, Catalogue, EventSource, Evidence, FabricHealth, GpuEventKind, GpuReading,
+    ReadFailureKind, RecoveryAdvice, Severity, SignCounter, SignKind, SignState, slow_reason,
 };
-use crate::time::Timestamp;
 
 /// The evidence of one GPU so far. Keep it over restarts: without it, uncorrected errors since the driver was loaded count as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,19 +48,9 @@ pub enum SignChange {
     Over(Sign),
 }
 
-/// The source of an event. The same Xid comes by the event set and in the kernel log, and is counted once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventSource {
-    EventSet,
-    KernelLog,
-    /// A counter that was read.
-    Reading,
-}
-
 /// What all standing signs of a GPU call for together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict<'a> {
+pub struct HealthVerdict<'a> {
     /// The harshest.
     pub action: Action,
     /// The worst.
@@ -72,7 +62,7 @@ pub struct Verdict<'a> {
 }
 
 /// What standing signs call for; `None` where there is none, or none that asks for more than a note.
-pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<Verdict<'a>> {
+pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<HealthVerdict<'a>> {
     let serious: Vec<&Sign> = signs
         .into_iter()
         .filter(|sign| sign.action > Action::Note)
@@ -86,7 +76,7 @@ pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<Verdict<
         )
     };
     let sign = *serious.iter().max_by_key(rank)?;
-    Some(Verdict {
+    Some(HealthVerdict {
         action: sign.action,
         severity: serious.iter().map(|sign| sign.severity).max()?,
         let_finish: serious.iter().all(|sign| sign.let_finish),
@@ -625,3 +615,6 @@ fn links_seen_down(reading: &GpuReading, links_never_up: &[u32]) -> Option<Strin
         _ => Some(format!("NVLinks {} are down", down.join(", "))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,14 @@
 //! The record of one GPU: its standing signs, the stage of its repair, and the step that waits. Takes the steps that need no
 //! permission, and names the others: a run that has to end, a step that the controller's breaker has to allow, a program of the
-//! site. The next step is `gmodel::gpu_health::repair`.
+//! site. The next step is `repair`.
 
-use gmodel::gpu_health::{
-    Action, Catalogue, GpuHealthStatus, GpuReading, GpuWatch, Repair, RepairContext, RepairOutcome,
-    RepairPolicy, RepairStage, RepairStep, Severity, Sign, Verdict, verdict,
-};
+use super::HealthAction;
+use super::repair::{Repair, RepairContext, RepairOutcome, RepairPolicy, RepairStep};
+use super::watch::{GpuWatch, HealthVerdict, Sign, SignChange, verdict};
+use gmodel::gpu_health::{Action, Catalogue, GpuHealthStatus, GpuReading, RepairStage, Severity};
 use gmodel::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -59,17 +60,11 @@ pub struct AnsweredOrder {
     pub error: String,
 }
 
-/// What has to be done about a GPU's run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndRun {
-    pub run: RunId,
-    pub why: String,
-}
-
 /// What a GPU's next step depends on besides itself.
 #[derive(Clone, Copy, Debug)]
-pub struct StepConditions {
-    pub held: Option<RunId>,
+pub(super) struct StepConditions<'a> {
+    /// The runs that hold the GPU, or slices of it.
+    pub held: Option<&'a BTreeSet<RunId>>,
     pub node_empty: bool,
     /// No program of the site decides whether it is well.
     pub by_look: bool,
@@ -132,14 +127,15 @@ impl GpuRecord {
         self.notes.iter().map(|(_, words)| words.clone()).collect()
     }
 
-    /// Takes the steps that need no permission, one after the other; the run that has to end.
-    pub fn take_repair_steps(
+    /// Takes the steps that need no permission, one after the other.
+    pub(super) fn take_repair_steps(
         &mut self,
         uuid: &str,
-        around: StepConditions,
+        around: StepConditions<'_>,
         policy: &RepairPolicy,
         now: Timestamp,
-    ) -> Option<EndRun> {
+        out: &mut Vec<HealthAction>,
+    ) {
         self.note_signs();
         self.wants = None;
         // From quarantine to the end of its job, or from a look to service, is one walk.
@@ -149,7 +145,7 @@ impl GpuRecord {
             self.give_reason(verdict);
             let surroundings = RepairContext {
                 verdict,
-                held: around.held.is_some(),
+                held: around.held.is_some_and(|runs| !runs.is_empty()),
                 node_empty: around.node_empty,
                 other_under_way: around.other_under_way,
                 breaker_allows: verdict.is_some_and(|verdict| is_certain(&verdict)),
@@ -158,47 +154,51 @@ impl GpuRecord {
             self.next = self.words_for(step, &surroundings);
             match step {
                 RepairStep::Quarantine => {
-                    tracing::error!(
-                        "GPU {uuid} (index {}) is out of service: {}",
-                        self.index,
-                        self.reason
-                    );
+                    let text = format!(" is out of service: {}", self.reason);
+                    out.push(self.line(Severity::Critical, uuid, &text));
                     self.repair.begin(step, policy, now);
                 }
                 RepairStep::StoppedByBreaker => {
                     self.wants = Some(RepairStep::Quarantine);
-                    return None;
+                    return;
                 }
                 RepairStep::Reset | RepairStep::Boot => {
                     // What would never be allowed would keep the node's other GPUs waiting.
                     self.wants = Some(step).filter(|_| !self.absent);
-                    return None;
+                    return;
                 }
                 RepairStep::EndJob => {
                     let why = format!("GPU {uuid} (index {}): {}", self.index, self.reason);
-                    return around.held.map(|run| EndRun { run, why });
+                    out.extend(
+                        around
+                            .held
+                            .into_iter()
+                            .flatten()
+                            .map(|run| HealthAction::EndRun {
+                                run: *run,
+                                why: why.clone(),
+                            }),
+                    );
+                    return;
                 }
                 // Not before it was looked at anew.
                 RepairStep::BurnIn
                     if self.reading.is_none() || (!around.by_look && around.other_under_way) =>
                 {
-                    return None;
+                    return;
                 }
                 RepairStep::BurnIn => {
                     self.repair.begin(step, policy, now);
                     if !around.by_look {
-                        return None;
+                        return;
                     }
                     // No sign stands and it answers: that is enough where the site has no program.
                     self.repair.end(RepairOutcome::BurnInPassed, now);
-                    self.back_in_service(uuid);
+                    out.push(self.back_in_service(uuid));
                 }
                 RepairStep::MarkForReplacement => {
-                    tracing::error!(
-                        "GPU {uuid} (index {}) has to be replaced: {}",
-                        self.index,
-                        self.reason
-                    );
+                    let text = format!(" has to be replaced: {}", self.reason);
+                    out.push(self.line(Severity::Critical, uuid, &text));
                     self.repair.begin(step, policy, now);
                 }
                 RepairStep::GiveUp => {
@@ -210,70 +210,66 @@ impl GpuRecord {
                     }
                     self.repair.begin(step, policy, now);
                 }
-                RepairStep::Nothing | RepairStep::WaitForAdmin => return None,
+                RepairStep::Nothing | RepairStep::WaitForAdmin => return,
             }
         }
-        None
     }
 
     /// The controller allows the step that waits: it is begun. The error says that none waits any more.
-    pub fn permitted(
+    pub(super) fn permitted(
         &mut self,
         uuid: &str,
         policy: &RepairPolicy,
         now: Timestamp,
-    ) -> anyhow::Result<()> {
+    ) -> Result<HealthAction, String> {
         let step = self.wants.take();
-        let step = step.ok_or_else(|| {
-            anyhow::anyhow!("no step of its repair waits for the controller's word any more")
-        })?;
-        tracing::warn!(
-            "GPU {uuid} (index {}): the pool's breaker allows: {step:?}",
-            self.index
-        );
+        let step = step.ok_or("no step of its repair waits for the controller's word any more")?;
         self.repair.begin(step, policy, now);
         self.next = self.words_for(RepairStep::Nothing, &RepairContext::default());
-        Ok(())
+        let text = format!(": the pool's breaker allows: {step:?}");
+        Ok(self.line(Severity::Warning, uuid, &text))
     }
 
     /// How a program of the site ended on it: a reset, the word to boot, or its burn-in.
-    pub fn ended(&mut self, uuid: &str, outcome: anyhow::Result<()>, now: Timestamp) {
+    pub(super) fn ended(
+        &mut self,
+        uuid: &str,
+        outcome: Result<(), String>,
+        now: Timestamp,
+    ) -> Option<HealthAction> {
         let stage = self.repair.stage;
-        let sick_again = || {
-            let signs: Vec<Sign> = self.watch.standing().cloned().collect();
-            verdict(&signs).map(|verdict| words(verdict.sign))
-        };
         let outcome = match (stage, outcome) {
-            (RepairStage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| {
-                Err(anyhow::anyhow!("during its burn-in: {sign}"))
-            }),
+            (RepairStage::BurningIn, Ok(())) => match verdict(self.watch.standing()) {
+                Some(verdict) => Err(format!("during its burn-in: {}", words(verdict.sign))),
+                None => Ok(()),
+            },
             (_, outcome) => outcome,
         };
-        match (stage, outcome) {
+        Some(match (stage, outcome) {
             (RepairStage::BurningIn, Ok(())) => {
                 self.repair.end(RepairOutcome::BurnInPassed, now);
-                self.back_in_service(uuid);
+                self.back_in_service(uuid)
             }
-            (RepairStage::BurningIn, Err(e)) => {
+            (RepairStage::BurningIn, Err(why)) => {
                 self.repair.end(RepairOutcome::BurnInFailed, now);
-                self.reason = format!("{e:#}");
                 self.sign.clear();
-                tracing::error!("GPU {uuid} stays out of service: {e:#}");
+                self.reason = why;
+                let text = format!(" stays out of service: {}", self.reason);
+                self.line(Severity::Critical, uuid, &text)
             }
             (RepairStage::Resetting, Ok(())) => self.begin_anew(uuid, now),
             // The machine goes down any moment; the next boot says that it is done.
             (RepairStage::Booting, Ok(())) => {
-                tracing::warn!("GPU {uuid}: the node is about to boot")
+                self.line(Severity::Warning, uuid, ": the node is about to boot")
             }
-            (RepairStage::Resetting | RepairStage::Booting, Err(e)) => {
+            (RepairStage::Resetting | RepairStage::Booting, Err(why)) => {
                 self.repair.end(RepairOutcome::Failed, now);
-                self.failure = format!("{e:#}");
-                tracing::error!("GPU {uuid}: {e:#}");
+                self.failure = why;
+                let text = format!(": {}", self.failure);
+                self.line(Severity::Critical, uuid, &text)
             }
-            (stage, _) => {
-                tracing::debug!("GPU {uuid}: a program ended that nobody waits for: {stage:?}")
-            }
-        }
+            _ => return None,
+        })
     }
 
     /// An administrator takes it out.
@@ -299,7 +295,7 @@ impl GpuRecord {
     }
 
     /// The daemon restarted: a step that was under way ended with the earlier daemon, with an unknown outcome.
-    pub fn daemon_began(&mut self, is_boot: bool, now: Timestamp) {
+    pub(super) fn daemon_began(&mut self, uuid: &str, is_boot: bool, now: Timestamp) {
         match self.repair.stage {
             // A burn-in without a known end is no evidence against the GPU.
             RepairStage::BurningIn => self.repair.stage = RepairStage::Out,
@@ -307,7 +303,7 @@ impl GpuRecord {
                 self.repair.end(RepairOutcome::Failed, now);
                 self.failure = "gpud ended during its reset".to_owned();
             }
-            RepairStage::Booting if is_boot => self.begin_anew("", now),
+            RepairStage::Booting if is_boot => drop(self.begin_anew(uuid, now)),
             _ => {}
         }
         if is_boot {
@@ -316,14 +312,12 @@ impl GpuRecord {
     }
 
     /// What was wrong before a reset or a boot is over, until it is seen again.
-    fn begin_anew(&mut self, uuid: &str, now: Timestamp) {
-        tracing::warn!(
-            "GPU {uuid} (index {}): reset or booted; it is looked at anew",
-            self.index
-        );
+    fn begin_anew(&mut self, uuid: &str, now: Timestamp) -> HealthAction {
         self.repair.end(RepairOutcome::Done, now);
         self.failure.clear();
         (self.watch, self.reading) = (GpuWatch::default(), None);
+        let text = ": reset or booted; it is looked at anew";
+        self.line(Severity::Warning, uuid, text)
     }
 
     /// What a boot mends is over until it is seen again; a hold and a worn board are not.
@@ -340,18 +334,58 @@ impl GpuRecord {
         }
     }
 
-    fn back_in_service(&mut self, uuid: &str) {
+    fn back_in_service(&mut self, uuid: &str) -> HealthAction {
         self.reason.clear();
         self.failure.clear();
         (self.sign, self.evidence) = (String::new(), String::new());
-        tracing::warn!("GPU {uuid} (index {}) is back in service", self.index);
+        self.line(Severity::Warning, uuid, " is back in service")
     }
 
-    fn give_reason(&mut self, verdict: Option<Verdict<'_>>) {
+    /// A line for the log. `text` follows the GPU's name.
+    fn line(&self, severity: Severity, uuid: &str, text: &str) -> HealthAction {
+        HealthAction::Log {
+            severity,
+            text: format!("GPU {uuid} (index {}){text}", self.index),
+        }
+    }
+
+    /// The line for the log about a change of a sign.
+    pub(super) fn sign_line(&self, uuid: &str, change: &SignChange) -> HealthAction {
+        let (severity, text) = match change {
+            SignChange::Raised(sign) if sign.action > Action::Note => (
+                Severity::Critical,
+                format!(
+                    "{} {}: {}, calls for {}",
+                    sign.severity, sign.name, sign.evidence, sign.action
+                ),
+            ),
+            SignChange::Raised(sign) => (
+                Severity::Warning,
+                format!("{} {}: {}, noted", sign.severity, sign.name, sign.evidence),
+            ),
+            SignChange::Repeated(sign) => (
+                Severity::Warning,
+                format!(
+                    "{} again: {}, {} times since {}",
+                    sign.name, sign.evidence, sign.count, sign.first
+                ),
+            ),
+            SignChange::Over(sign) => (
+                Severity::Info,
+                format!(
+                    "{} is over, {} times since {}",
+                    sign.name, sign.count, sign.first
+                ),
+            ),
+        };
+        self.line(severity, uuid, &format!(": {text}"))
+    }
+
+    fn give_reason(&mut self, verdict: Option<HealthVerdict<'_>>) {
         if verdict.is_none() && self.repair.in_service() {
             (self.sign, self.evidence) = (String::new(), String::new());
         }
-        if let Some(Verdict { sign, .. }) = verdict
+        if let Some(HealthVerdict { sign, .. }) = verdict
             .filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none())
         {
             self.reason = words(sign);
@@ -421,7 +455,7 @@ impl GpuRecord {
 }
 
 /// Results or jobs are at risk: it goes out whatever the breaker says, for no job may get it.
-fn is_certain(verdict: &Verdict<'_>) -> bool {
+fn is_certain(verdict: &HealthVerdict<'_>) -> bool {
     verdict.severity >= Severity::Critical
 }
 
