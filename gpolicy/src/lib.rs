@@ -5,6 +5,7 @@
 pub mod account_tree;
 pub mod budget;
 pub mod fair_tree;
+pub mod feasibility;
 pub mod limits;
 pub mod names;
 pub mod pending_job;

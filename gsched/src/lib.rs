@@ -27,8 +27,6 @@ pub use changes::Changes;
 pub use drivers::plan;
 pub use engine::Engine;
 pub use forecast::job_starts::{Forecast, forecast};
-pub use job::demand::{Demand, NodeDemand};
-pub use job::impossible::impossible;
 pub use job::reason::held_by;
 pub use ledger::holder::Holder;
 pub use pass::HandOver;

@@ -8,7 +8,9 @@ use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::{Backfill, JobOrder, Placement, SchedulerConfig};
 use gmodel::rare::Rare;
 use gmodel::{JobId, Reason};
-use gsched::{Demand, PendingJob, Snapshot, WorkBudget};
+use gpolicy::feasibility::demand::Demand;
+use gsched::cluster::node_state::share_on;
+use gsched::{PendingJob, Snapshot, WorkBudget};
 use gsim::hardware::Hardware;
 use gsim::prng::Prng;
 use gsim::trace::{Trace, TraceJob};
@@ -171,13 +173,13 @@ fn random(picture: &mut Snapshot, seed: u64) -> Vec<(usize, u64)> {
         let demand = Demand::all(&job.spec.request, &partition).swap_remove(0);
         let wanted = &demand.nodes[0];
         let fitting: Vec<usize> = (0..picture.nodes.len())
-            .filter(|node| wanted.share_on(&picture.nodes[*node]).is_ok())
+            .filter(|node| share_on(&picture.nodes[*node], wanted).is_ok())
             .collect();
         if fitting.is_empty() {
             continue;
         }
         let node = fitting[prng.range(0, fitting.len() as i64 - 1) as usize];
-        let share = wanted.share_on(&picture.nodes[node]).expect("it fits");
+        let share = share_on(&picture.nodes[node], wanted).expect("it fits");
         picture.nodes[node].take(&share);
         placed.push((at, share.gpus.milli()));
     }

@@ -16,6 +16,7 @@ use gmodel::policy::{
 };
 use gmodel::run::{RunEnd, RunPhase, RunReport};
 use gmodel::{CommonSpec, JobId, JobSpec, RunId, Timestamp};
+use gsched::cluster::node_state::share_on;
 use gsched::{Engine, Plan, Snapshot, WorkBudget};
 use std::sync::Arc;
 
@@ -537,13 +538,13 @@ pub(crate) fn naive_pass(picture: &Snapshot, jobs: usize) -> usize {
     let mut starts = 0;
     let partition = &picture.config.partitions[0];
     for job in picture.pending.iter().take(jobs) {
-        for demand in gsched::Demand::all(&job.spec.request, partition) {
+        for demand in gpolicy::feasibility::demand::Demand::all(&job.spec.request, partition) {
             let mut chosen = Vec::new();
             for wanted in &demand.nodes {
                 let fits = |at: &usize| !chosen.iter().any(|(taken, _)| taken == at);
                 let found = (0..nodes.len())
                     .filter(fits)
-                    .find_map(|at| Some((at, wanted.share_on(&nodes[at]).ok()?)));
+                    .find_map(|at| Some((at, share_on(&nodes[at], wanted).ok()?)));
                 chosen.extend(found);
             }
             if chosen.len() == demand.nodes.len() {

@@ -2,7 +2,6 @@
 //!
 //! Knows runs and planned starts as amounts of a node; knows no queue and no policy.
 
-pub mod gpu_group;
 pub(crate) mod gpu_types;
 pub mod network;
 pub mod node_class;

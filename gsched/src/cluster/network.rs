@@ -3,13 +3,13 @@
 //! Made from the site's topology and from what nodes report, anew when either changes. Knows nothing of what is free.
 
 use crate::cluster::picked::PickedNodes;
-use crate::job::demand::Demand;
 use crate::snapshot::{PendingJob, SchedNode};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition};
 use gmodel::node::GpuEntry;
 use gmodel::policy::{Rails, Topology};
 use gmodel::{Request, Timestamp};
+use gpolicy::feasibility::demand::Demand;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

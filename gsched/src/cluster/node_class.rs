@@ -2,13 +2,13 @@
 //!
 //! A request is worked out once for each make, so that looking at a node compares a few integers.
 
-use crate::cluster::gpu_group::GpuGroup;
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::cluster::wiring::Wiring;
-use crate::job::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::node::GpuEntry;
+use gpolicy::feasibility::demand::{GpuDemand, Lack, NodeDemand};
+use gpolicy::feasibility::gpu_group::GpuGroup;
 use std::collections::BTreeMap;
 
 /// Place of a make in [`NodeClasses`].
@@ -276,31 +276,5 @@ impl NodeClass {
             };
         }
         Ok(need)
-    }
-}
-
-impl NodeDemand {
-    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one's memory.
-    pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize, slice_milli: u32) -> u64 {
-        if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
-            return mem_bytes;
-        }
-        match self.mem {
-            MemDemand::Bytes(bytes) => bytes,
-            MemDemand::All => mem_bytes,
-            MemDemand::Share => {
-                let part = |wanted: u64, all: u64| {
-                    let whole = u128::from(mem_bytes) * u128::from(wanted);
-                    (whole / u128::from(all.max(1))) as u64
-                };
-                let milli = match self.gpus.amount {
-                    GpuAmount::Share { milli } => u64::from(milli),
-                    _ => u64::from(self.gpus.count()) * u64::from(slice_milli),
-                };
-                let by_cpu = part(u64::from(self.cpus), u64::from(cpus));
-                let by_gpu = part(milli, gpus as u64 * 1000);
-                by_cpu.max(by_gpu).min(mem_bytes)
-            }
-        }
     }
 }

@@ -11,6 +11,7 @@ use crate::snapshot::SchedNode;
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::run::NodeShare;
 use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
+use gpolicy::feasibility::demand::{Lack, NodeDemand};
 
 /// What is free on a node.
 #[derive(Debug, Default)]
@@ -754,41 +755,38 @@ impl SharedGpu {
     }
 }
 
-impl crate::NodeDemand {
-    /// The share this demand takes of a node as it is, or what is missing.
-    pub fn share_on(&self, node: &SchedNode) -> Result<NodeShare, crate::job::demand::Lack> {
-        use crate::job::demand::Lack;
-        let mut makes = crate::cluster::node_class::NodeClasses::default();
-        let make = makes.of(node);
-        let make = &makes.list[make as usize];
-        let need = make.need(self)?;
-        let now = Timestamp::default();
-        let mut room = NodeState::new(make, node, now, std::iter::empty());
-        for (at, milli) in room
-            .slots
-            .clone()
-            .into_iter()
-            .enumerate()
-            .filter(|(_, milli)| (1..WHOLE).contains(milli))
-        {
-            // Held in part by runs that are not named here: they stay.
-            debug_assert!(milli < WHOLE);
-            room.shared_gpu(at as u16, make.slots[at], TenantTerms::default(), now)
-                .until = EVER;
-        }
-        let free = room.profile.free_at(now);
-        let lack = match () {
-            () if need.cpus > free.cpus => Lack::Cpus,
-            () if need.mem_bytes > free.mem_bytes => Lack::Memory,
-            () => Lack::Gpus,
-        };
-        room.start(
-            make,
-            node.id,
-            (&need, &[]),
-            self.tasks,
-            (now, now.plus_secs(1)),
-        )
-        .ok_or(lack)
+/// The share that a demand takes of a node as it is, or what is missing.
+pub fn share_on(node: &SchedNode, demand: &NodeDemand) -> Result<NodeShare, Lack> {
+    let mut makes = crate::cluster::node_class::NodeClasses::default();
+    let make = makes.of(node);
+    let make = &makes.list[make as usize];
+    let need = make.need(demand)?;
+    let now = Timestamp::default();
+    let mut room = NodeState::new(make, node, now, std::iter::empty());
+    for (at, milli) in room
+        .slots
+        .clone()
+        .into_iter()
+        .enumerate()
+        .filter(|(_, milli)| (1..WHOLE).contains(milli))
+    {
+        // Held in part by runs that are not named here: they stay.
+        debug_assert!(milli < WHOLE);
+        room.shared_gpu(at as u16, make.slots[at], TenantTerms::default(), now)
+            .until = EVER;
     }
+    let free = room.profile.free_at(now);
+    let lack = match () {
+        () if need.cpus > free.cpus => Lack::Cpus,
+        () if need.mem_bytes > free.mem_bytes => Lack::Memory,
+        () => Lack::Gpus,
+    };
+    room.start(
+        make,
+        node.id,
+        (&need, &[]),
+        demand.tasks,
+        (now, now.plus_secs(1)),
+    )
+    .ok_or(lack)
 }

@@ -827,7 +827,12 @@ impl SeenNode {
     /// What is wrong with GPUs that are not given out: reasons name it.
     fn has_same_faults(&self, node: &SchedNode) -> bool {
         let fault = |gpu: &GpuEntry| {
-            (!gpu.usable()).then(|| (gpu.is_expected(), crate::job::describe::fault(gpu)))
+            (!gpu.usable()).then(|| {
+                (
+                    gpu.is_expected(),
+                    gpolicy::feasibility::describe::fault(gpu),
+                )
+            })
         };
         Arc::ptr_eq(&self.gpus, &node.gpus)
             || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))

@@ -129,7 +129,7 @@ pub(crate) fn keep_waiting(
     };
     let needs = behind
         .text
-        .strip_suffix(crate::job::describe::BEHIND)
+        .strip_suffix(crate::job::reason::BEHIND)
         .unwrap_or(&behind.text);
     // A run without a limit is no promise of an end.
     let some_day = pass

@@ -6,13 +6,13 @@
 use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Need;
-use crate::job::demand::{Demand, Lack, NodeDemand};
 use crate::ledger::Take;
 use crate::snapshot::BarredNode;
 use fixedbitset::FixedBitSet;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::policy::{ALL_GPUS, Placement};
 use gmodel::{JobSpec, Reason, Timestamp};
+use gpolicy::feasibility::demand::{Demand, Lack, NodeDemand};
 use gpolicy::reserved_nodes::Claim;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -266,8 +266,8 @@ impl JobAlternative {
             match parts.last_mut() {
                 Some(part) if part.demand == *wanted => part.count += 1,
                 _ => {
-                    let tenant =
-                        crate::job::share_request::tenant(spec).filter(|_| wanted.gpus.capped);
+                    let tenant = gpolicy::feasibility::share_request::tenant(spec)
+                        .filter(|_| wanted.gpus.capped);
                     let need = |make: &NodeClass| {
                         make.need(wanted).ok().map(|need| Need { tenant, ..need })
                     };

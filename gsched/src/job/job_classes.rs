@@ -2,7 +2,6 @@
 
 use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
-use crate::job::demand::Demand;
 use crate::job::job_class::{Candidates, ClassFindings, JobAlternative, JobClass, JobClassId};
 use crate::snapshot::{BarredNode, PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
@@ -10,6 +9,7 @@ use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuKind};
 use gmodel::policy::Placement;
 use gmodel::{JobSpec, NodeId, Reason, ReasonCode};
+use gpolicy::feasibility::demand::Demand;
 use gpolicy::reserved_nodes::{Claim, Windows};
 use gpolicy::window;
 use std::cmp::Ordering;
@@ -51,7 +51,7 @@ impl ClassKey {
             &spec.licences,
             &spec.reservation,
             self.claim,
-            crate::job::share_request::tenant(spec),
+            gpolicy::feasibility::share_request::tenant(spec),
             &self.barred,
         )
     }
@@ -223,7 +223,7 @@ impl JobClasses {
                 .flatten()
         };
         let demands = Demand::dealt(request, policy, fill);
-        never = never.or_else(|| crate::job::share_request::refused(spec, policy));
+        never = never.or_else(|| gpolicy::feasibility::share_request::refused(spec, policy));
         let named = named(spec, snapshot, &candidates);
         // Where no node beside those that are named is needed, none is spoken of.
         let asked = request.nodelist.as_ref().map_or(0, |list| list.len());
@@ -240,7 +240,7 @@ impl JobClasses {
             spec: spec.clone(),
             claim,
             barred: barred.to_vec(),
-            behind: crate::job::describe::behind_others(&needs(request, &demands)),
+            behind: crate::job::reason::behind_others(&needs(request, &demands)),
             ways: demands
                 .iter()
                 .map(|demand| JobAlternative::new(demand, spec, &candidates, cluster))
@@ -264,7 +264,7 @@ impl JobClasses {
 pub(crate) fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
     let mut needs = demands
         .first()
-        .map_or(String::new(), crate::job::describe::describe);
+        .map_or(String::new(), gpolicy::feasibility::describe::describe);
     if let Some(switches) = request.switches {
         let plural = if switches.most == 1 { "" } else { "es" };
         needs.push_str(&format!(" below {} leaf switch{plural}", switches.most));

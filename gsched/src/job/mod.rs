@@ -1,17 +1,13 @@
-//! What a pending job asks for, as the scheduler sees it: demands, job classes, queue groups, pending reasons.
+//! What a pending job asks for, as the scheduler sees it: job classes, queue groups, pending reasons.
 //!
 //! Finds no nodes: `place` does.
 
 pub(crate) mod choices;
-pub mod demand;
-pub(crate) mod describe;
-pub mod impossible;
 pub mod job_class;
 pub mod job_classes;
 pub(crate) mod most_free;
 pub(crate) mod never_fits;
 pub(crate) mod queue;
 pub mod reason;
-pub mod share_request;
 pub mod sharing;
 pub(crate) mod usual;

@@ -2,13 +2,13 @@
 
 use crate::cluster::network;
 use crate::cluster::nodes::Cluster;
-use crate::job::demand::Demand;
-use crate::job::describe::{describe, fault};
-use crate::job::impossible::{could_be_cut, unfit_of};
 use crate::job::job_class::{self, JobClass};
 use crate::snapshot::{SchedNode, Snapshot};
 use gmodel::config::MigCuts;
 use gmodel::{Reason, ReasonCode};
+use gpolicy::feasibility::demand::Demand;
+use gpolicy::feasibility::describe::{describe, fault};
+use gpolicy::feasibility::impossible::{could_be_cut, unfit_of};
 
 /// What no so many leaf switches have for it.
 pub(crate) fn too_few_below(

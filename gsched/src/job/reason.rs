@@ -171,3 +171,12 @@ pub fn array_limit(job: &PendingJob) -> Reason {
     };
     Reason::new(ReasonCode::JobArrayTaskLimit, text)
 }
+
+/// The end of the reason of a job that waits behind others for the same.
+pub const BEHIND: &str = "; jobs of higher priority wait for such resources too";
+
+/// The same words in every pass, so that a long queue does not change with each job that starts.
+pub fn behind_others(needs: &str) -> Reason {
+    let text = format!("needs {needs}{BEHIND}");
+    Reason::new(ReasonCode::Priority, text)
+}

@@ -5,9 +5,9 @@
 
 use crate::cluster::node_class::NodeClasses;
 use crate::cluster::timeline::Need;
-use crate::job::demand::Demand;
 use crate::snapshot::Snapshot;
 use gmodel::JobSpec;
+use gpolicy::feasibility::demand::Demand;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -5,7 +5,6 @@
 
 use crate::backfill::planned::NodeWait;
 use crate::engine::{Engine, QuickPassState};
-use crate::job::demand::{Demand, NodeDemand};
 use crate::mig::held_back::{HeldGpu, may_use};
 use crate::plan::Cut;
 use crate::snapshot::{PendingJob, Snapshot};
@@ -13,6 +12,7 @@ use gmodel::config::{MigCuts, MigLayout};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
 use gmodel::node::GpuInfo;
+use gpolicy::feasibility::demand::{Demand, NodeDemand};
 use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,11 @@
 //! GPUs that are held back for a coming MIG cut. Data only.
 
-use crate::job::demand::NodeDemand;
 use crate::preempt::holders::usable_nodes;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::Timestamp;
 use gmodel::mig::MigKind;
 use gmodel::node::GpuInfo;
+use gpolicy::feasibility::demand::NodeDemand;
 use gpolicy::reserved_nodes::Windows;
 
 /// A GPU that is held back.

@@ -3,7 +3,6 @@
 //! Derived anew in each pass from the queue and the ends of runs; nothing is ordered here. A GPU that is empty is cut after the pass
 //! (`mig_plan.rs`), one that is not gets empty since nothing more starts on it. Never touches what a run holds.
 
-use crate::job::demand::{Demand, NodeDemand};
 use crate::mig::held_back::{HeldGpu, kind_for, may_use};
 use crate::pass::Pass;
 use crate::snapshot::{PendingJob, SchedNode};
@@ -12,6 +11,7 @@ use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
 use gmodel::node::GpuInfo;
 use gmodel::{GpuSlot, Timestamp};
+use gpolicy::feasibility::demand::{Demand, NodeDemand};
 
 /// GPUs held back in a pass at most, and tasks of an array that are looked at.
 const MOST_HELD: usize = 256;

@@ -3,7 +3,6 @@
 //! What it finds is only a proposal: placement, topology and licences are for the proof. Never chooses the victims
 //! beyond the order it is given.
 
-use crate::job::demand::{GpuDemand, tasks_by_node};
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::JobSpec;
 use gmodel::config::Partition;
@@ -12,6 +11,7 @@ use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::job::{GpuScope, MemRequest};
 use gmodel::run::NodeShare;
+use gpolicy::feasibility::demand::{GpuDemand, tasks_by_node};
 use std::collections::BTreeSet;
 
 /// What a job needs of each of its nodes, by one of its alternatives.

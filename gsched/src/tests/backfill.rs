@@ -1,4 +1,4 @@
-//! Who may pass whom: no backfill, EASY, the first K, conservative; in time and in amount.
+//! Which jobs may be backfilled before which: no backfill, EASY, the first K, conservative; in time and in amount.
 
 use super::check;
 use expect_test::expect;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Who starts and whose runs are ended for whom.
+/// The starts, and the victims of each job.
 fn told(snapshot: &Snapshot) -> (Vec<u64>, Vec<(u64, u64)>) {
     let told = plan(snapshot, WorkBudget::default());
     let ended = told
@@ -127,7 +127,7 @@ fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
         "the two that are idle stay idle"
     );
     assert_eq!(of(&text("qos urgent headroom=7")), (vec![], vec![]));
-    // What an account does not lend is kept from who borrows, whoever preempts.
+    // GPUs that an account does not lend stay closed to borrowers, with preemption too.
     let lent = |lend: u32| {
         of(&format!(
             "node n1 h100:8

@@ -2,11 +2,11 @@
 //! delay of the first that waits.
 
 use super::{NOW, job, node, picture, some_reservations};
-use crate::job::demand::Demand;
 use crate::{Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSet, GpuSlot, JobId, NodeId, ReasonCode, RunId, Timestamp};
+use gpolicy::feasibility::demand::Demand;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -448,7 +448,7 @@ fn a_plan_does_not_depend_on_the_order_of_the_queue_in_the_snapshot() {
 }
 
 /// By hand what the scheduler works out with profiles: whether a node serves a demand as it is.
-fn has_room(demand: &crate::NodeDemand, node: &crate::SchedNode) -> bool {
+fn has_room(demand: &gpolicy::feasibility::demand::NodeDemand, node: &crate::SchedNode) -> bool {
     let free = |slot: usize| node.free_gpu_milli[slot] == 1000;
     let matching = |slot: &usize| demand.gpus.matches(&node.gpus[*slot].info);
     let gpus = (0..node.gpus.len())
@@ -456,7 +456,7 @@ fn has_room(demand: &crate::NodeDemand, node: &crate::SchedNode) -> bool {
         .filter(matching)
         .count();
     let mem = match demand.mem {
-        crate::job::demand::MemDemand::Bytes(bytes) => bytes,
+        gpolicy::feasibility::demand::MemDemand::Bytes(bytes) => bytes,
         _ => unreachable!("these clusters ask for bytes"),
     };
     if demand.exclusive {

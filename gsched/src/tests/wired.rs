@@ -171,7 +171,7 @@ fn more_nodes_than_the_largest_domain_has_are_refused_with_its_size() {
         .pending
         .iter()
         .map(|job| {
-            crate::impossible(
+            gpolicy::feasibility::impossible::impossible(
                 &job.spec.request,
                 &snapshot.config.partitions[0],
                 &snapshot.nodes,

@@ -500,7 +500,7 @@ fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker
     }
     let behind = pass.shape(shape).behind.text.clone();
     let needs = behind
-        .strip_suffix(crate::job::describe::BEHIND)
+        .strip_suffix(crate::job::reason::BEHIND)
         .unwrap_or(&behind);
     let others =
         crate::job::sharing::others_room(pass.shape(shape), pass.snapshot, &pass.world.cluster);

@@ -7,6 +7,7 @@ use crate::ctl::state::State;
 use gmodel::config::Partition;
 use gmodel::constraint::Constraint;
 use gmodel::{JobSpec, RefusalKind, Request};
+use gpolicy::feasibility::impossible::impossible;
 use gsched::SchedNode;
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ pub(crate) fn widen(
             nodes_max: count,
             ..request.clone()
         };
-        gsched::impossible(&wider, partition, &nodes).is_none()
+        impossible(&wider, partition, &nodes).is_none()
     };
     // With unlike nodes it may take a few more than the largest suggest.
     let least = cpus.div_ceil(largest).max(1);
@@ -178,7 +179,7 @@ pub(crate) fn could_run(
         ))
         .about(RefusalKind::NodeConfiguration));
     }
-    if let Some(text) = gsched::impossible(request, partition, &allowed) {
+    if let Some(text) = impossible(request, partition, &allowed) {
         return Err(Refusal::invalid(text).about(RefusalKind::NodeConfiguration));
     }
     enough_below_switches(state, partition, request, &allowed)
@@ -237,8 +238,7 @@ pub(crate) fn fits_members(state: &State, partition: &Partition, request: &Reque
         .then(|| state.members.get_or_init(all).get(&partition.name))
         .flatten();
     known.is_some_and(|nodes| {
-        request.nodes_min as usize <= nodes.len()
-            && gsched::impossible(request, partition, nodes).is_none()
+        request.nodes_min as usize <= nodes.len() && impossible(request, partition, nodes).is_none()
     })
 }
 

@@ -12,8 +12,8 @@ use gmodel::gpu_request::GpuAmount;
 use gmodel::partition_list::is_among;
 use gmodel::policy::{GpuAmounts, JobLimits, Limits};
 use gmodel::{JobSpec, RefusalKind, Timestamp};
+use gpolicy::feasibility::demand::Demand;
 use gpolicy::limits::{Bound, GpuTypes, Holding, Scope, job_exceeds};
-use gsched::Demand;
 use std::collections::BTreeMap;
 
 /// A scope with limits, and the jobs that count against it.

@@ -10,6 +10,7 @@ use gmodel::config::Partition;
 use gmodel::node::Link;
 use gmodel::policy::ReservedPart;
 use gmodel::{JobSpec, RefusalKind};
+use gpolicy::feasibility::impossible::impossible;
 use gsched::SchedNode;
 
 /// `nodes`: the nodes of the partition.
@@ -58,7 +59,7 @@ pub(crate) fn check(
             .values()
             .any(|node| node.name == name && node.link != Link::Never)
     };
-    if list.iter().all(is_known) && gsched::impossible(request, partition, &here).is_some() {
+    if list.iter().all(is_known) && impossible(request, partition, &here).is_some() {
         return Err(Refusal::invalid(format!(
             "--reservation {name}: its nodes ({list}) could not run this job if they did nothing else. Ask for less, or leave out --reservation."
         ))

@@ -521,7 +521,11 @@ fn the_reason_of_who_waits_for_a_cut_is_resources_and_elsewhere_it_never_runs() 
             gpus: Some(GpuRequest::parse(gpus).unwrap()),
             ..planned.pending[0].spec.request.clone()
         };
-        crate::impossible(&request, &partition, &[node(1, &["2g.20gb,1g.10gb", "-"])])
+        gpolicy::feasibility::impossible::impossible(
+            &request,
+            &partition,
+            &[node(1, &["2g.20gb,1g.10gb", "-"])],
+        )
     };
     assert_eq!(refused("3g.40gb", MigCuts::Planned), None);
     assert_eq!(refused("2g.20gb", MigCuts::Fixed), None);

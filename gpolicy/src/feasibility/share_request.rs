@@ -13,17 +13,17 @@ pub fn asks_for_share(request: &Request) -> bool {
 }
 
 /// Whether MPS has to hold a job to what it is given.
-pub(crate) fn is_capped(amount: &GpuAmount, partition: &Partition) -> bool {
+pub fn is_capped(amount: &GpuAmount, partition: &Partition) -> bool {
     partition.gpu_sharing == GpuSharing::Mps && matches!(amount, GpuAmount::Share { .. })
 }
 
 /// The user of a share, where one is asked for.
-pub(crate) fn tenant(spec: &JobSpec) -> Option<u32> {
+pub fn tenant(spec: &JobSpec) -> Option<u32> {
     asks_for_share(&spec.request).then_some(spec.user.uid)
 }
 
 /// Why no job asking so runs in the partition: it was submitted when shares were given, or moved here.
-pub(crate) fn refused(spec: &JobSpec, partition: &Partition) -> Option<Reason> {
+pub fn refused(spec: &JobSpec, partition: &Partition) -> Option<Reason> {
     let off = partition.gpu_sharing == GpuSharing::Off && asks_for_share(&spec.request);
     off.then(|| {
         let text = format!(

@@ -17,7 +17,7 @@ pub struct GpuGroup {
 }
 
 impl GpuGroup {
-    pub(crate) fn of(gpu: &GpuEntry) -> Self {
+    pub fn of(gpu: &GpuEntry) -> Self {
         Self {
             gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
             memory_mib: gpu.info.memory_mib,

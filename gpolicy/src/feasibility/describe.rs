@@ -1,27 +1,17 @@
 //! A demand in words. Texts that a long queue shares are the same in every pass, so that it does not change with each start.
 
-use crate::job::demand::{Demand, GpuDemand, MemDemand};
+use crate::feasibility::demand::{Demand, GpuDemand, MemDemand};
+use crate::limits::count;
 use gmodel::gpu_request::GpuAmount;
-use gmodel::{Reason, ReasonCode};
-use gpolicy::limits::count;
 
 /// What is wrong with a GPU, in its node's words, under the number that people call it by.
-pub(crate) fn fault(gpu: &gmodel::node::GpuEntry) -> String {
+pub fn fault(gpu: &gmodel::node::GpuEntry) -> String {
     let fault = match gpu.present {
         false => "is missing",
         true if gpu.info.divided && gpu.info.fault.is_empty() => "is cut by MIG",
         true => &gpu.info.fault,
     };
     format!("gpu{} {fault}", gpu.info.index)
-}
-
-/// The end of the reason of a job that waits behind others for the same.
-pub const BEHIND: &str = "; jobs of higher priority wait for such resources too";
-
-/// The same words in every pass, so that a long queue does not change with each job that starts.
-pub fn behind_others(needs: &str) -> Reason {
-    let text = format!("needs {needs}{BEHIND}");
-    Reason::new(ReasonCode::Priority, text)
 }
 
 /// The memory that each GPU must have, where the request says so.
@@ -48,7 +38,7 @@ pub fn describe(demand: &Demand) -> String {
             let kind = kind.as_deref().unwrap_or("GPU");
             Some(format!(
                 "{} of one {kind}",
-                gpolicy::limits::milli_text(u64::from(milli))
+                crate::limits::milli_text(u64::from(milli))
             ))
         }
         kind if let GpuAmount::Mig { profile, .. } = &first.gpus.amount => {

@@ -1,16 +1,16 @@
-//! What no node of a partition can ever give, said at submission with the nearest thing that would work.
+//! Requests that no node of a partition can ever serve, answered at submission with the nearest request that would work.
 
-use crate::job::demand::{Demand, Lack, NodeDemand};
-use crate::job::describe::{describe, of_size};
-use crate::snapshot::SchedNode;
+use crate::feasibility::demand::{Demand, Lack, NodeDemand};
+use crate::feasibility::describe::{describe, of_size};
+use crate::sched_node::SchedNode;
 use gmodel::Request;
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::job::GpuScope;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a request can never run in a partition as its nodes are now, with what would work; `None`
-/// when it can. Used at submission (nodes that are down count: they come back).
+/// Why a request can never run in a partition with its present nodes, and what would run; `None` when it can.
+/// Nodes that are down count: they come back.
 pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode]) -> Option<String> {
     let members: Vec<_> = nodes
         .iter()
@@ -20,6 +20,30 @@ pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode])
         return Some(text);
     }
     let demands = Demand::all(request, partition);
+    let lacks: Vec<Lack> = demands
+        .iter()
+        .filter_map(|d| lack_of(d, &members))
+        .collect();
+    if lacks.len() < demands.len() {
+        return unfit_named_node(request, partition, &demands, &members);
+    }
+    if partition.mig == MigCuts::Planned
+        && demands.iter().any(|demand| could_be_cut(demand, &members))
+    {
+        return None;
+    }
+    let demand = demands.first()?;
+    let lack = lacks.into_iter().min()?;
+    Some(lack_text(lack, request, demand, partition, &members))
+}
+
+/// With enough nodes for some demand: why each demand fails on a node that the request names; `None` if one does not.
+fn unfit_named_node(
+    request: &Request,
+    partition: &Partition,
+    demands: &[Demand],
+    members: &[&SchedNode],
+) -> Option<String> {
     let named: Vec<&SchedNode> = members
         .iter()
         .copied()
@@ -30,31 +54,27 @@ pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode])
                 .is_some_and(|list| list.contains(&node.name))
         })
         .collect();
-    let lacks: Vec<Lack> = demands
-        .iter()
-        .filter_map(|d| lack_of(d, &members))
-        .collect();
-    if lacks.len() < demands.len() {
-        // Enough nodes may fit, and a node that the job names may not.
-        let unfit = |demand: &Demand| unfit_of(demand, &named, partition);
-        let is_possible =
-            |demand: &&Demand| lack_of(demand, &members).is_none() && unfit(demand).is_none();
-        return match demands.iter().find(is_possible) {
-            Some(_) => None,
-            None => demands
-                .iter()
-                .find_map(|demand| Some(no_use_for(demand, unfit(demand)?))),
-        };
+    let unfit = |demand: &Demand| unfit_of(demand, &named, partition);
+    let is_possible =
+        |demand: &&Demand| lack_of(demand, members).is_none() && unfit(demand).is_none();
+    match demands.iter().find(is_possible) {
+        Some(_) => None,
+        None => demands
+            .iter()
+            .find_map(|demand| Some(no_use_for(demand, unfit(demand)?))),
     }
-    if partition.mig == MigCuts::Planned
-        && demands.iter().any(|demand| could_be_cut(demand, &members))
-    {
-        return None;
-    }
-    let demand = demands.first()?;
-    let wanted = demand.nodes.first()?;
+}
+
+fn lack_text(
+    lack: Lack,
+    request: &Request,
+    demand: &Demand,
+    partition: &Partition,
+    members: &[&SchedNode],
+) -> String {
+    let wanted = &demand.nodes[0];
     let name = &partition.name;
-    Some(match lacks.into_iter().min()? {
+    match lack {
         Lack::Nodes => {
             let fitting = members
                 .iter()
@@ -65,7 +85,7 @@ pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode])
                 describe(demand)
             )
         }
-        Lack::Gpus => too_many_gpus(request, demand, wanted, partition, &members),
+        Lack::Gpus => too_many_gpus(request, demand, wanted, partition, members),
         Lack::Cpus => {
             let most = members.iter().map(|node| node.cpus).max().unwrap_or(0);
             let asked = wanted.cpus;
@@ -81,11 +101,11 @@ pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode])
                 "more memory on one node than any has: the largest in partition {name:?} has {most}."
             )
         }
-    })
+    }
 }
 
 /// The first of the nodes that a request names that could serve no part of a demand if nothing else ran there.
-pub(crate) fn unfit_of<'a>(
+pub fn unfit_of<'a>(
     demand: &Demand,
     named: &[&'a SchedNode],
     partition: &Partition,
@@ -145,7 +165,7 @@ fn too_many_gpus(
         return no_slices(wanted, profile, count, most, partition, members);
     }
     if wanted.gpus.capped && most == 0 && !members.is_empty() {
-        return crate::job::sharing::none_by_mps(demand, partition, members);
+        return none_by_mps(demand, partition, members);
     }
     let kind = wanted
         .gpus
@@ -178,6 +198,26 @@ fn too_many_gpus(
         _ => ask,
     };
     format!("{ask}: the largest node in partition {name:?} has {most}. {advice}")
+}
+
+/// No GPU of a partition can give such a share.
+fn none_by_mps(demand: &Demand, partition: &Partition, members: &[&SchedNode]) -> String {
+    let gpus = || {
+        members
+            .iter()
+            .flat_map(|node| node.gpus.iter())
+            .filter(|gpu| gpu.info.slice.is_none())
+    };
+    let (all, by_mps) = (gpus().count(), gpus().filter(|gpu| gpu.info.mps).count());
+    let advice = match by_mps {
+        0 => "their nodes have no MPS to do it with (gnodes NODE says why). Ask for whole GPUs.",
+        _ => "none of them has such a part. Ask for a larger part, another type or less --gpu-mem.",
+    };
+    format!(
+        "{}: {by_mps} of the {all} GPUs in partition {:?} can be shared; {advice}",
+        describe(demand),
+        partition.name
+    )
 }
 
 /// The types of GPUs that nodes have, with the largest memory of each where that is what was asked for.
@@ -267,7 +307,7 @@ fn wider_than_domains(
 }
 
 /// Whether each node of a demand could be another that is cut for it.
-pub(crate) fn could_be_cut(demand: &Demand, nodes: &[&SchedNode]) -> bool {
+pub fn could_be_cut(demand: &Demand, nodes: &[&SchedNode]) -> bool {
     demand.nodes.iter().enumerate().all(|(at, wanted)| {
         nodes
             .iter()

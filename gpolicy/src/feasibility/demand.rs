@@ -1,10 +1,10 @@
 //! A request turned into what each node must give: tasks, CPUs, memory, GPUs.
 //!
-//! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
-//! spread evenly, the first nodes taking the rest.
+//! Tasks are dealt in blocks, as Slurm does by default. GPUs asked for the whole job are spread evenly, and the first nodes
+//! take the rest.
 
-use crate::cluster::gpu_group::GpuGroup;
-use crate::snapshot::SchedNode;
+use crate::feasibility::gpu_group::GpuGroup;
+use crate::sched_node::SchedNode;
 use gmodel::GpuPart;
 use gmodel::Request;
 use gmodel::config::Partition;
@@ -14,7 +14,7 @@ use gmodel::mig::{MEMORY_SLICES, least_milli};
 use gmodel::node::GpuInfo;
 use std::collections::BTreeMap;
 
-/// One way to serve a job: a demand for each node of a run, the largest first.
+/// One way to serve a job: a demand for each node, the largest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     pub nodes: Vec<NodeDemand>,
@@ -48,9 +48,9 @@ pub struct GpuDemand {
     pub gpu_type: Option<String>,
     pub min_memory_mib: u64,
     pub amount: GpuAmount,
-    /// A MIG slice with memory enough will do for the one GPU that is asked for.
+    /// A MIG slice with enough memory serves as the one GPU asked for.
     pub or_slice: bool,
-    /// A share that MPS has to hold: not every GPU can be shared so.
+    /// A share that MPS must enforce; not every GPU allows it.
     pub capped: bool,
 }
 
@@ -102,7 +102,9 @@ impl Demand {
             .iter()
             .enumerate()
             .map(|(at, &tasks)| {
-                node_demand(request, partition, (nodes, at as u32), tasks, (gpus, fill))
+                let scope = request.gpu_scope;
+                let amount = amount_on_node(&gpus.amount, scope, fill, nodes, at as u32, tasks);
+                node_demand(request, partition, gpus, amount, tasks)
             })
             .collect();
         Self { nodes: demands }
@@ -125,16 +127,10 @@ pub fn tasks_by_node(request: &Request, nodes: u32) -> Vec<u32> {
 fn node_demand(
     request: &Request,
     partition: &Partition,
-    (nodes, at): (u32, u32),
+    gpus: &GpuAlternative,
+    amount: GpuAmount,
     tasks: u32,
-    (gpus, fill): (&GpuAlternative, Option<u32>),
 ) -> NodeDemand {
-    let amount = match (&gpus.amount, fill) {
-        (GpuAmount::Whole(total), Some(most)) if total.div_ceil(most.max(1)) == nodes => {
-            GpuAmount::Whole((total - (at * most).min(*total)).min(most))
-        }
-        (amount, _) => amount_on_node(amount, request.gpu_scope, nodes, at, tasks),
-    };
     let count = gpu_count(&amount);
     let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
     let by_gpu = (count > 0)
@@ -156,13 +152,20 @@ fn node_demand(
     }
 }
 
+/// The part of a job's GPUs for the node number `at` of `nodes`. `fill`: the GPUs of a node, where nodes are filled in turn.
 fn amount_on_node(
     amount: &GpuAmount,
     scope: GpuScope,
+    fill: Option<u32>,
     nodes: u32,
     at: u32,
     tasks: u32,
 ) -> GpuAmount {
+    if let (GpuAmount::Whole(total), Some(most)) = (amount, fill)
+        && total.div_ceil(most.max(1)) == nodes
+    {
+        return GpuAmount::Whole((total - (at * most).min(*total)).min(most));
+    }
     let here = |total: u32| match scope {
         GpuScope::Job => total / nodes + u32::from(at < total % nodes),
         GpuScope::Node => total,
@@ -197,7 +200,7 @@ fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -
 
 impl GpuDemand {
     /// So much of an alternative, on one node.
-    pub(crate) fn of(
+    pub fn of(
         request: &Request,
         partition: Option<&Partition>,
         gpus: &GpuAlternative,
@@ -211,8 +214,9 @@ impl GpuDemand {
             },
             min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
             or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
-            capped: partition
-                .is_some_and(|partition| crate::job::share_request::is_capped(&amount, partition)),
+            capped: partition.is_some_and(|partition| {
+                crate::feasibility::share_request::is_capped(&amount, partition)
+            }),
             amount,
         }
     }
@@ -231,11 +235,11 @@ impl GpuDemand {
     pub fn matches(&self, gpu: &gmodel::node::GpuInfo) -> bool {
         self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part()) && (gpu.mps || !self.capped)
     }
-    pub(crate) fn is_served_by_kind(&self, kind: &GpuGroup) -> bool {
+    pub fn is_served_by_kind(&self, kind: &GpuGroup) -> bool {
         self.is_served_by(&kind.gpu_type, kind.memory_mib, &kind.part) && (kind.mps || !self.capped)
     }
     /// Whether GPUs, or slices, of this type and memory will do.
-    pub(crate) fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
+    pub fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
         let of_part = match (&self.amount, part) {
             (GpuAmount::Mig { profile, .. }, GpuPart::Mig { profile: has, .. }) => {
                 profile.eq_ignore_ascii_case(has)
@@ -251,7 +255,7 @@ impl GpuDemand {
         };
         of_part && memory_mib >= self.min_memory_mib && self.is_of_type(gpu_type)
     }
-    pub(crate) fn is_of_type(&self, gpu_type: &str) -> bool {
+    pub fn is_of_type(&self, gpu_type: &str) -> bool {
         self.gpu_type
             .as_deref()
             .is_none_or(|wanted| wanted.eq_ignore_ascii_case(gpu_type))
@@ -291,6 +295,30 @@ impl NodeDemand {
         islands.into_values().max().unwrap_or(0)
     }
 
+    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one's memory.
+    pub fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize, slice_milli: u32) -> u64 {
+        if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
+            return mem_bytes;
+        }
+        match self.mem {
+            MemDemand::Bytes(bytes) => bytes,
+            MemDemand::All => mem_bytes,
+            MemDemand::Share => {
+                let part = |wanted: u64, all: u64| {
+                    let whole = u128::from(mem_bytes) * u128::from(wanted);
+                    (whole / u128::from(all.max(1))) as u64
+                };
+                let milli = match self.gpus.amount {
+                    GpuAmount::Share { milli } => u64::from(milli),
+                    _ => u64::from(self.gpus.count()) * u64::from(slice_milli),
+                };
+                let by_cpu = part(u64::from(self.cpus), u64::from(cpus));
+                let by_gpu = part(milli, gpus as u64 * 1000);
+                by_cpu.max(by_gpu).min(mem_bytes)
+            }
+        }
+    }
+
     /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
         if self.most_gpus(node) < self.gpus.count() as usize {
@@ -309,9 +337,7 @@ impl NodeDemand {
         }
         Ok(())
     }
-}
 
-impl NodeDemand {
     /// Could the node serve it with nothing else running, if its GPUs were cut for it? Those that are sick or missing do not
     /// count.
     pub fn fits_cut(&self, node: &SchedNode) -> bool {
