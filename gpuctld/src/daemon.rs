@@ -166,40 +166,62 @@ impl Threads {
         })
     }
 
-    /// The checkpoint thread; it ends when the sender is dropped.
-    fn start_maintenance(&self) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
-        let (stop, stopped) = mpsc::channel();
-        let (database, core) = (self.database.clone(), self.core.clone());
-        let live = self.live.clone();
-        let thread = std::thread::Builder::new()
+    fn start_background(&self, forecaster: &Forecaster) -> std::io::Result<BackgroundThreads> {
+        let parts = || (self.database.clone(), self.core.clone());
+        let (stop_checkpoint, stopped) = mpsc::channel();
+        let ((database, core), live) = (parts(), self.live.clone());
+        let checkpoint = std::thread::Builder::new()
             .name("checkpoint".into())
             .spawn(move || maintenance::run(&database, &core, &live, &stopped))?;
-        Ok((thread, stop))
-    }
-
-    /// The look at every page; it ends by itself, and soon after the word is given.
-    fn start_page_check(&self) -> std::io::Result<Arc<AtomicBool>> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (database, core, stopped) = (self.database.clone(), self.core.clone(), stop.clone());
+        let stop_page_check = Arc::new(AtomicBool::new(false));
+        let ((database, core), stopped) = (parts(), stop_page_check.clone());
         std::thread::Builder::new()
             .name("page-check".into())
             .spawn(move || page_check::run(&database, core.stats(), &stopped))?;
-        Ok(stop)
-    }
-
-    /// The thread that learns how starts turn out; it ends when the sender is dropped.
-    fn start_forecaster(
-        &self,
-        forecaster: &Forecaster,
-    ) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
-        let (stop, stopped) = mpsc::channel();
-        let (database, core, forecaster) =
-            (self.database.clone(), self.core.clone(), forecaster.clone());
-        let thread = std::thread::Builder::new()
+        let (stop_forecaster, stopped) = mpsc::channel();
+        let ((database, core), forecaster) = (parts(), forecaster.clone());
+        let forecaster = std::thread::Builder::new()
             .name("forecaster".into())
             .spawn(move || forecaster::run(&database, &core, &forecaster, &stopped))?;
-        Ok((thread, stop))
+        Ok(BackgroundThreads {
+            checkpoint,
+            forecaster,
+            stops: [stop_checkpoint, stop_forecaster],
+            stop_page_check,
+        })
     }
+
+    /// Waits until the core thread has written what it took, and then for the others. `ended`: it is over already.
+    async fn stop(mut self, background: BackgroundThreads, ended: Option<CoreEnd>) -> CoreEnd {
+        drop(background.stops);
+        background.stop_page_check.store(true, Relaxed);
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                answers_under_way(&self.core).await;
+                self.core.stop();
+                (&mut self.ended).await
+            }
+        };
+        let _ = tokio::task::spawn_blocking(move || {
+            let _ = self.core_thread.join();
+            let _ = self.planner_thread.join();
+            let _ = background.forecaster.join();
+            background.checkpoint.join()
+        })
+        .await;
+        ended
+    }
+}
+
+/// Threads beside the core's that look after the database and learn how starts turn out.
+struct BackgroundThreads {
+    checkpoint: JoinHandle<()>,
+    forecaster: JoinHandle<()>,
+    /// These threads end when their senders are dropped.
+    stops: [mpsc::Sender<()>; 2],
+    /// The look at every page ends by itself, and soon after this is set.
+    stop_page_check: Arc<AtomicBool>,
 }
 
 async fn serve(
@@ -219,20 +241,20 @@ async fn serve(
         Arc::new(links.clone()),
         threads.live.clone(),
     );
-    let maintenance = threads.start_maintenance()?;
-    let stop_page_check = threads.start_page_check()?;
-    let learning = threads.start_forecaster(app.forecaster())?;
+    let background = threads.start_background(app.forecaster())?;
     let (stop, stopping) = watch::channel(false);
-    let fencing = tokio::spawn(site_orders::run::<FenceOrder>(
-        core.clone(),
-        app.clone(),
-        stopping.clone(),
-    ));
-    let warning = tokio::spawn(site_orders::run::<Warning>(
-        core.clone(),
-        app.clone(),
-        stopping.clone(),
-    ));
+    let site_programs = [
+        tokio::spawn(site_orders::run::<FenceOrder>(
+            core.clone(),
+            app.clone(),
+            stopping.clone(),
+        )),
+        tokio::spawn(site_orders::run::<Warning>(
+            core.clone(),
+            app.clone(),
+            stopping.clone(),
+        )),
+    ];
     let router = http::router(core.clone(), app.clone());
     let site = Site {
         core: core.clone(),
@@ -256,29 +278,10 @@ async fn serve(
     notify(&[NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = std::fs::remove_file(&config.socket); // gone already, or of no use: the listener is ending
-    for listener in listeners {
-        let _ = tokio::time::timeout(GRACE, listener).await;
+    for task in listeners.into_iter().chain(site_programs) {
+        let _ = tokio::time::timeout(GRACE, task).await;
     }
-    for program in [fencing, warning] {
-        let _ = tokio::time::timeout(GRACE, program).await;
-    }
-    drop((maintenance.1, learning.1));
-    stop_page_check.store(true, Relaxed);
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            answers_under_way(&core).await;
-            core.stop();
-            (&mut threads.ended).await
-        }
-    };
-    let _ = tokio::task::spawn_blocking(move || {
-        let _ = threads.core_thread.join();
-        let _ = threads.planner_thread.join();
-        let _ = learning.0.join();
-        maintenance.0.join()
-    })
-    .await;
+    let ended = threads.stop(background, ended).await;
     Ok(end_of(ended, &config.state_dir, &restore))
 }
 

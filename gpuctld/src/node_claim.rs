@@ -8,6 +8,7 @@
 
 use gcore::ctl::{NodeReport, State, has_open_runs};
 use gcore::ctl::{SILENT_LIFE, TWO_MACHINES};
+use gmodel::config::ClusterConfig;
 use gmodel::node::Link;
 use gmodel::{NodeId, NodeLife};
 use gwire::frame::FrameError;
@@ -111,48 +112,30 @@ impl NodeClaims {
         let Some(node) = state.nodes.get(id) else {
             return Ok(());
         };
-        let name = &node.name;
         let known = connected
             .as_ref()
             .map_or(&*node.life, |connected| &connected.life);
         if *known == NodeLife::default() || known == life {
             return Ok(());
         }
-        let other = if known.boot == life.boot {
-            "spool"
-        } else {
-            "boot"
-        };
         // With `lost_node = "wait"` they stay open, and their time is over all the same.
         let is_given_up = node.link == Link::Down && !state.config.fence_program;
-        let open = has_open_runs(state, id) && !is_given_up;
-        let rule = format!(
-            "It is let in when the first one has been silent for {} s{}, or at once by gadm node down {name}",
-            state.config.node_timeout_secs,
-            if state.config.fence_program {
-                ", and fence_program has powered it off"
+        let claim = Claim {
+            name: &node.name,
+            from,
+            other: if known.boot == life.boot {
+                "spool"
             } else {
-                ""
+                "boot"
             },
-        );
+            has_runs: has_open_runs(state, id) && !is_given_up,
+            config: &state.config,
+        };
         if let Some(first) = connected {
-            let (at, secs) = (first.from, first.silent.as_secs());
-            let silent = format!(
-                "{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {rule}"
-            );
-            return Err(match (first.silent < SPEAKS, open) {
-                (true, _) => claim(
-                    format!(
-                        "two machines say they are {name}: one at {at}, heard {secs} s ago, and one at {from} with another {other} id. \
-                         Neither gets new work. Stop the copy, or join it under a name of its own (gadm token node); then gadm node resume {name}"
-                    ),
-                    TWO_MACHINES,
-                ),
-                (false, true) => claim(silent, SILENT_LIFE),
-                (false, false) => later(silent),
-            });
+            return Err(claim.beside(&first));
         }
         if node.drains.iter().any(|mark| mark.owner == TWO_MACHINES) {
+            let name = &node.name;
             return Err(later(format!(
                 "two machines said they are {name}, and this one at {from} is not the one whose jobs the controller knows. gadm node resume {name} says that the other one is gone for good"
             )));
@@ -164,32 +147,88 @@ impl NodeClaims {
             .get(&id)
             .filter(|last| last.life == *known)
             .cloned();
-        match last {
-            _ if !open => Ok(()),
-            Some(last)
-                if last.closed && (known.boot == life.boot || last.at.elapsed() >= RETURN) =>
-            {
-                Ok(())
-            }
-            Some(last) if last.closed => Err(later(format!(
-                "{name} was connected from {} until {} s ago, under another {other} id. If this machine at {from} is the same one after a boot, it is let in {} s after that",
-                last.from,
-                last.at.elapsed().as_secs(),
-                RETURN.as_secs()
-            ))),
-            last => {
-                let where_from = last.map_or(
-                    "of which nothing was heard since this controller started".into(),
-                    |last| format!("last heard from {}", last.from),
-                );
-                Err(claim(
-                    format!(
-                        "{name}, {where_from}, has jobs, and a machine at {from} with another {other} id says it is {name}. {rule}"
-                    ),
-                    SILENT_LIFE,
-                ))
-            }
+        let is_back = |last: &EndedLink| {
+            last.closed && (known.boot == life.boot || last.at.elapsed() >= RETURN)
+        };
+        if !claim.has_runs || last.as_ref().is_some_and(is_back) {
+            return Ok(());
         }
+        Err(claim.after(last))
+    }
+}
+
+/// A machine under another life than the one that the controller knows of the node.
+struct Claim<'a> {
+    name: &'a str,
+    from: SocketAddr,
+    /// Which of its ids is another.
+    other: &'static str,
+    /// Whether runs of the first machine may still go on.
+    has_runs: bool,
+    config: &'a ClusterConfig,
+}
+
+impl Claim<'_> {
+    /// When the machine is let in.
+    fn rule(&self) -> String {
+        let fenced = if self.config.fence_program {
+            ", and fence_program has powered it off"
+        } else {
+            ""
+        };
+        format!(
+            "It is let in when the first one has been silent for {} s{fenced}, or at once by gadm node down {}",
+            self.config.node_timeout_secs, self.name
+        )
+    }
+
+    /// The refusal while the first machine is connected.
+    fn beside(&self, first: &ConnectedMachine) -> ClaimRefusal {
+        let Self {
+            name, from, other, ..
+        } = self;
+        let (at, secs) = (first.from, first.silent.as_secs());
+        if first.silent < SPEAKS {
+            return claim(
+                format!(
+                    "two machines say they are {name}: one at {at}, heard {secs} s ago, and one at {from} with another {other} id. \
+                     Neither gets new work. Stop the copy, or join it under a name of its own (gadm token node); then gadm node resume {name}"
+                ),
+                TWO_MACHINES,
+            );
+        }
+        let silent = format!(
+            "{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {}",
+            self.rule()
+        );
+        match self.has_runs {
+            true => claim(silent, SILENT_LIFE),
+            false => later(silent),
+        }
+    }
+
+    /// The refusal after the first machine's connection ended, with runs that may go on.
+    fn after(&self, last: Option<EndedLink>) -> ClaimRefusal {
+        let Self {
+            name, from, other, ..
+        } = self;
+        let where_from = match last {
+            Some(last) if last.closed => {
+                return later(format!(
+                    "{name} was connected from {} until {} s ago, under another {other} id. If this machine at {from} is the same one after a boot, it is let in {} s after that",
+                    last.from,
+                    last.at.elapsed().as_secs(),
+                    RETURN.as_secs()
+                ));
+            }
+            Some(last) => format!("last heard from {}", last.from),
+            None => "of which nothing was heard since this controller started".into(),
+        };
+        let text = format!(
+            "{name}, {where_from}, has jobs, and a machine at {from} with another {other} id says it is {name}. {}",
+            self.rule()
+        );
+        claim(text, SILENT_LIFE)
     }
 }
 

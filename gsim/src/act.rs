@@ -1,9 +1,10 @@
 //! People and misfortune at work on the cluster, and the caretaker of the calm at the end.
 
 use crate::cluster::{Cluster, root};
-use crate::scenario::ActKind;
+use crate::machine::Machine;
+use crate::scenario::{ActKind, Submission};
 use crate::sim_event::SimEvent;
-use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
+use gcore::ctl::{Actor, Array, Command, Job, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::Dependency;
 use gmodel::gpu_request::GpuRequest;
@@ -86,25 +87,46 @@ impl Cluster {
 
     fn person(&mut self, what: ActKind) {
         match what {
-            ActKind::Submit {
-                user,
-                gpus,
-                nodes,
-                tasks,
-                cap,
-                limit_secs,
-                option,
-            } => {
-                let spec = self.spec(gpus, nodes, tasks, cap, limit_secs, option);
+            ActKind::Submit(submission) => {
+                let spec = Box::new(self.spec(&submission));
                 let client_key = Some(format!("key-{}", self.requests.len()));
+                let command = Command::Submit { spec, client_key };
+                self.ask(actor(submission.user), command);
+            }
+            ActKind::Edit { edit } => {
+                let change = self.edit(edit);
+                self.ask(root(), Command::Policy { change });
+            }
+            ActKind::DrainBy { machine, millis } => {
+                let deadline = self.controller.now(self.now + millis);
                 self.ask(
-                    actor(user),
-                    Command::Submit {
-                        spec: Box::new(spec),
-                        client_key,
+                    root(),
+                    Command::NodeDrainBy {
+                        node: node_of(machine),
+                        reason: "a fan".into(),
+                        deadline,
                     },
                 );
             }
+            ActKind::Drain { machine } => self.ask(
+                root(),
+                Command::NodeDrain {
+                    node: node_of(machine),
+                    reason: "a fan".into(),
+                },
+            ),
+            ActKind::Resume { machine } => self.ask(
+                root(),
+                Command::NodeResume {
+                    node: node_of(machine),
+                },
+            ),
+            of_job => self.change_job(of_job),
+        }
+    }
+
+    fn change_job(&mut self, what: ActKind) {
+        match what {
             ActKind::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel {
                 targets: vec![job],
                 signal: None,
@@ -147,34 +169,6 @@ impl Cluster {
                 };
                 self.ask_about(pick, true, |target| Command::Update { target, change });
             }
-            ActKind::Edit { edit } => {
-                let change = self.edit(edit);
-                self.ask(root(), Command::Policy { change });
-            }
-            ActKind::DrainBy { machine, millis } => {
-                let deadline = self.controller.now(self.now + millis);
-                self.ask(
-                    root(),
-                    Command::NodeDrainBy {
-                        node: node_of(machine),
-                        reason: "a fan".into(),
-                        deadline,
-                    },
-                );
-            }
-            ActKind::Drain { machine } => self.ask(
-                root(),
-                Command::NodeDrain {
-                    node: node_of(machine),
-                    reason: "a fan".into(),
-                },
-            ),
-            ActKind::Resume { machine } => self.ask(
-                root(),
-                Command::NodeResume {
-                    node: node_of(machine),
-                },
-            ),
             misfortune => unreachable!("{misfortune:?} is no person's act"),
         }
     }
@@ -202,15 +196,16 @@ impl Cluster {
         })
     }
 
-    fn spec(
-        &self,
-        gpus: u32,
-        nodes: u32,
-        tasks: u32,
-        cap: u32,
-        limit_secs: u32,
-        option: u8,
-    ) -> JobSpec {
+    fn spec(&self, submission: &Submission) -> JobSpec {
+        let Submission {
+            gpus,
+            nodes,
+            tasks,
+            cap,
+            limit_secs,
+            option,
+            ..
+        } = *submission;
         let mut spec = JobSpec {
             name: "job".into(),
             ..JobSpec::default()
@@ -230,11 +225,12 @@ impl Cluster {
         request.nodes_max = request.nodes_min;
         request.gpu_scope = GpuScope::Node;
         request.gpus = Some(GpuRequest::whole(gpus.min(u32::from(self.scenario.gpus))));
+        let now = self.controller.now(self.now);
         match option {
             0 => spec.hold = true,
             1 => spec.no_kill = true,
             2 => spec.request.exclusive = true,
-            3 => spec.begin = Some(self.controller.now(self.now).plus_secs(60)),
+            3 => spec.begin = Some(now.plus_secs(60)),
             4 => spec.partition = "once".into(),
             // It waits in both, and may be started again only in one.
             5 => spec.partition = "once,main".into(),
@@ -246,13 +242,7 @@ impl Cluster {
             12 => spec.dependency = Dependency::parse("singleton").ok(),
             13..=15 => spec.account = "lab".into(),
             16 | 17 => spec.account = "vision".into(),
-            18 => {
-                spec.deadline = Some(
-                    self.controller
-                        .now(self.now)
-                        .plus_secs(i64::from(limit_secs) + 100),
-                )
-            }
+            18 => spec.deadline = Some(now.plus_secs(i64::from(limit_secs) + 100)),
             19 => spec.checkpoint = "USR1@20".parse().ok(),
             20 => spec.reservation = Some("course".into()),
             21..=23 => {
@@ -389,59 +379,66 @@ impl Cluster {
                 .as_ref()
                 .is_some_and(|one| one.for_job.is_none())
         });
-        let asleep: Vec<Target> = stopped.map(|run| Target::Job(run.id.job)).collect();
-        if !asleep.is_empty() {
-            self.ask(root(), Command::Resume { targets: asleep });
-        }
-        let state = &self.controller.state;
-        let jobs = state
-            .jobs
-            .values()
-            .filter(|job| !job.state.is_final() && is_hopeless(job.reason.code))
-            .map(|job| match job.task {
-                Some(task) => Target::Task {
-                    array: task.array,
-                    index: task.index,
-                },
-                None => Target::Job(job.id),
-            });
-        let arrays = state
-            .arrays
-            .values()
-            .filter(|array| !array.pending.is_empty() && is_hopeless(array.reason.code));
-        let hopeless: Vec<Target> = jobs
-            .chain(arrays.map(|array| Target::Job(array.id)))
-            .collect();
-        if !hopeless.is_empty() {
-            self.ask(
-                root(),
-                Command::Cancel {
-                    targets: hopeless,
-                    signal: None,
-                },
-            );
-        }
-        let state = &self.controller.state;
-        let jobs = state
-            .jobs
-            .values()
-            .filter(|job| is_kept(&job.holds))
-            .map(|job| match job.task {
-                Some(task) => Target::Task {
-                    array: task.array,
-                    index: task.index,
-                },
-                None => Target::Job(job.id),
-            });
-        let arrays = state
-            .arrays
-            .values()
-            .filter(|array| is_any_kept(array))
-            .map(|a| Target::Job(a.id));
-        let targets: Vec<Target> = jobs.chain(arrays).collect();
+        let asleep = stopped.map(|run| Target::Job(run.id.job)).collect();
+        self.ask_for(asleep, |targets| Command::Resume { targets });
+        let hopeless = self.entries(
+            |job| !job.state.is_final() && is_hopeless(job.reason.code),
+            |array| !array.pending.is_empty() && is_hopeless(array.reason.code),
+        );
+        self.ask_for(hopeless, |targets| Command::Cancel {
+            targets,
+            signal: None,
+        });
+        let kept = self.entries(|job| is_kept(&job.holds), is_any_kept);
+        self.ask_for(kept, |targets| Command::Release { targets });
+    }
+
+    fn ask_for(&mut self, targets: Vec<Target>, command: impl FnOnce(Vec<Target>) -> Command) {
         if !targets.is_empty() {
-            self.ask(root(), Command::Release { targets });
+            self.ask(root(), command(targets));
         }
+    }
+
+    /// The jobs, then the arrays of the queue that pass the tests.
+    fn entries(&self, job: impl Fn(&Job) -> bool, array: impl Fn(&Array) -> bool) -> Vec<Target> {
+        let state = &self.controller.state;
+        let jobs = state.jobs.values().filter(|one| job(one));
+        let jobs = jobs.map(|job| match job.task {
+            Some(task) => Target::Task {
+                array: task.array,
+                index: task.index,
+            },
+            None => Target::Job(job.id),
+        });
+        let arrays = state.arrays.values().filter(|one| array(one));
+        jobs.chain(arrays.map(|array| Target::Job(array.id)))
+            .collect()
+    }
+
+    /// What has not come to rest of the node that a machine is.
+    fn unrest_of(&self, machine: &Machine) -> Vec<String> {
+        let state = &self.controller.state;
+        let mut left = Vec::new();
+        let Some(node) = state.nodes.get(machine.id) else {
+            return left;
+        };
+        if !node.is_available() || !node.runs.is_empty() {
+            left.push(format!(
+                "{} is {:?} and lists {} runs",
+                node.name,
+                node.link,
+                node.runs.len()
+            ));
+        }
+        let fence = gcore::ctl::desired(state, machine.id).fence;
+        let obeys = machine.daemon.as_ref().map(|daemon| daemon.state.fence);
+        if obeys.is_none_or(|obeys| obeys > fence) {
+            left.push(format!(
+                "{} obeys {obeys:?}, it is told {fence:?}",
+                node.name
+            ));
+        }
+        left
     }
 
     /// What has not come to rest: empty when all is well.
@@ -492,25 +489,7 @@ impl Cluster {
         left.extend(state.runs.keys().map(|run| format!("run {run} is left")));
         for machine in &self.machines {
             left.extend(machine.leftovers());
-            let Some(node) = state.nodes.get(machine.id) else {
-                continue;
-            };
-            if !node.is_available() || !node.runs.is_empty() {
-                left.push(format!(
-                    "{} is {:?} and lists {} runs",
-                    node.name,
-                    node.link,
-                    node.runs.len()
-                ));
-            }
-            let fence = gcore::ctl::desired(state, machine.id).fence;
-            let obeys = machine.daemon.as_ref().map(|daemon| daemon.state.fence);
-            if obeys.is_none_or(|obeys| obeys > fence) {
-                left.push(format!(
-                    "{} obeys {obeys:?}, it is told {fence:?}",
-                    node.name
-                ));
-            }
+            left.extend(self.unrest_of(machine));
         }
         left.extend(
             self.requests
@@ -542,7 +521,7 @@ fn is_kept(holds: &[gmodel::node::HoldMark]) -> bool {
     holds.iter().any(|mark| !mark.owner.starts_with("user:"))
 }
 
-fn is_any_kept(array: &gcore::ctl::Array) -> bool {
+fn is_any_kept(array: &Array) -> bool {
     is_kept(&array.holds) || array.apart.iter().any(|one| is_kept(&one.holds))
 }
 

@@ -8,7 +8,7 @@ use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{Runtime, run};
 use gmodel::config::NodeSelection;
 use gmodel::hostlist::compress;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the jobs run.
 #[derive(Clone, Debug)]
@@ -299,28 +299,34 @@ fn notes(trace: &Trace, policy: &PolicyFile, parts: &[ClusterPart]) -> Vec<Strin
             "{over} jobs ran longer than their limit, and {what} (kill_at_limit)"
         ));
     }
-    let mut elsewhere: BTreeMap<&str, usize> = BTreeMap::new();
     if let [part] = parts {
-        for job in part.jobs.iter().filter(|job| !job.partition.is_empty()) {
-            if !part
-                .hardware
-                .partitions
-                .iter()
-                .any(|partition| *partition.name == *job.partition)
-            {
-                *elsewhere.entry(&job.partition).or_default() += 1;
-            }
-        }
-    }
-    if !elsewhere.is_empty() {
-        let names: Vec<&str> = elsewhere.keys().copied().take(8).collect();
-        let count: usize = elsewhere.values().sum();
-        notes.push(format!(
-            "{count} jobs of partitions that the cluster does not have ({}) go to its default",
-            names.join(", ")
-        ));
+        notes.extend(elsewhere_note(part));
     }
     notes
+}
+
+/// How many jobs name a partition that the cluster does not have.
+fn elsewhere_note(part: &ClusterPart) -> Option<String> {
+    let known: BTreeSet<&str> = part
+        .hardware
+        .partitions
+        .iter()
+        .map(|partition| &*partition.name)
+        .collect();
+    let mut elsewhere: BTreeMap<&str, usize> = BTreeMap::new();
+    for job in &part.jobs {
+        if !job.partition.is_empty() && !known.contains(&*job.partition) {
+            *elsewhere.entry(&job.partition).or_default() += 1;
+        }
+    }
+    let names: Vec<&str> = elsewhere.keys().copied().take(8).collect();
+    let count: usize = elsewhere.values().sum();
+    (count > 0).then(|| {
+        format!(
+            "{count} jobs of partitions that the cluster does not have ({}) go to its default",
+            names.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]

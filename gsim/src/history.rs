@@ -10,7 +10,7 @@ use gcore::ctl::{Event, NORMAL_QOS, State};
 use gmodel::gpu_request::GpuKind;
 use gmodel::job::LaunchContext;
 use gmodel::node::{Inventory, Role};
-use gmodel::policy::{Account, Policy};
+use gmodel::policy::Account;
 use gmodel::run::Allocation;
 use gmodel::topology::Topology;
 use gmodel::{CommonSpec, JobId, JobSpec, JobState, Timestamp};
@@ -250,24 +250,72 @@ fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
     }
 }
 
-/// Names that a policy does not have, with how many jobs say each.
-type UnknownNames = BTreeMap<String, usize>;
+/// Names that jobs say and a policy does not have, each with how many jobs say it.
+#[derive(Default)]
+struct UnknownNames {
+    accounts: BTreeMap<String, usize>,
+    qos: BTreeMap<String, usize>,
+    reservations: BTreeMap<String, usize>,
+    licences: BTreeMap<String, usize>,
+}
 
-fn unknown_text(policy: &str, unknown: &UnknownNames, what: &str, then: &str) -> Option<String> {
-    let names: Vec<&str> = unknown.keys().map(String::as_str).take(8).collect();
-    let jobs: usize = unknown.values().sum();
-    let more = unknown.len() - names.len();
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
-    (jobs > 0).then(|| {
-        format!(
-            "policy {policy} has no {what} {}{more}: {jobs} jobs that name it {then}",
-            names.join(", ")
-        )
-    })
+impl UnknownNames {
+    /// Takes what the policy does not have out of a job's request; its account stays.
+    fn take_from(&mut self, asked: &mut JobSpec, policy: &PolicyFile, default_account: &str) {
+        let count = |names: &mut BTreeMap<String, usize>, name: String| {
+            *names.entry(name).or_default() += 1;
+        };
+        let known = &policy.accounts;
+        let has_account = known.accounts.is_empty()
+            || asked.account == default_account
+            || known.accounts.contains_key(&asked.account);
+        if !has_account {
+            count(&mut self.accounts, asked.account.clone());
+        }
+        let has_qos =
+            known.qos.is_empty() || asked.qos == NORMAL_QOS || known.qos.contains_key(&asked.qos);
+        if !has_qos {
+            count(&mut self.qos, std::mem::take(&mut asked.qos));
+        }
+        let is_unknown = |name: &mut String| !known.reservations.contains_key(name);
+        if let Some(name) = asked.reservation.take_if(is_unknown) {
+            count(&mut self.reservations, name);
+        }
+        asked.licences.retain(|name, _| {
+            let is_known = policy.scheduler.licences.contains_key(name);
+            if !is_known {
+                count(&mut self.licences, name.clone());
+            }
+            is_known
+        });
+    }
+
+    fn notes(&self, policy: &str) -> Vec<String> {
+        let kinds = [
+            (
+                &self.accounts,
+                "account",
+                "run in one that is made for this, without guarantee and limit",
+            ),
+            (&self.qos, "QOS", "run in their account's usual one"),
+            (&self.reservations, "reservation", "run outside of any"),
+            (&self.licences, "licence", "run without it"),
+        ];
+        let unknown = kinds.into_iter().filter(|(names, ..)| !names.is_empty());
+        let note = |(names, what, then): (&BTreeMap<String, usize>, _, _)| {
+            let shown: Vec<&str> = names.keys().map(String::as_str).take(8).collect();
+            let jobs: usize = names.values().sum();
+            let more = match names.len() - shown.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!(
+                "policy {policy} has no {what} {}{more}: {jobs} jobs that name it {then}",
+                shown.join(", ")
+            )
+        };
+        unknown.map(note).collect()
+    }
 }
 
 fn hardware(state: &State) -> Result<Hardware, String> {
@@ -331,81 +379,20 @@ impl HistoryTrace {
         if policy.scheduler.licences.is_empty() {
             policy.scheduler.licences = self.licences.clone();
         }
-        let (mut accounts, mut qos, mut reservations, mut licences) = (
-            UnknownNames::new(),
-            UnknownNames::new(),
-            UnknownNames::new(),
-            UnknownNames::new(),
-        );
-        let Policy {
-            accounts: known_accounts,
-            qos: known_qos,
-            reservations: known_reservations,
-            ..
-        } = &policy.accounts;
+        let mut unknown = UnknownNames::default();
         for job in &mut self.trace.jobs {
-            let Some(asked) = job.asked.as_mut().map(Arc::make_mut) else {
-                continue;
-            };
-            let is_known = known_accounts.is_empty()
-                || asked.account == self.default_account
-                || known_accounts.contains_key(&asked.account);
-            if !is_known {
-                *accounts.entry(asked.account.clone()).or_default() += 1;
-            }
-            if !known_qos.is_empty()
-                && asked.qos != NORMAL_QOS
-                && !known_qos.contains_key(&asked.qos)
-            {
-                *qos.entry(std::mem::take(&mut asked.qos)).or_default() += 1;
-            }
-            if asked
-                .reservation
-                .as_ref()
-                .is_some_and(|name| !known_reservations.contains_key(name))
-            {
-                *reservations
-                    .entry(asked.reservation.take().unwrap_or_default())
-                    .or_default() += 1;
-            }
-            let strange: Vec<String> = asked
-                .licences
-                .keys()
-                .filter(|name| !policy.scheduler.licences.contains_key(*name))
-                .cloned()
-                .collect();
-            for name in strange {
-                asked.licences.remove(&name);
-                *licences.entry(name).or_default() += 1;
+            if let Some(asked) = &mut job.asked {
+                unknown.take_from(Arc::make_mut(asked), policy, &self.default_account);
             }
         }
-        let made = accounts
-            .keys()
-            .map(|name| {
-                (
-                    name.clone(),
-                    Account {
-                        name: name.clone(),
-                        ..Account::default()
-                    },
-                )
-            })
-            .collect::<Vec<_>>();
-        policy.accounts.accounts.extend(made);
-        let told = [
-            (
-                accounts,
-                "account",
-                "run in one that is made for this, without guarantee and limit",
-            ),
-            (qos, "QOS", "run in their account's usual one"),
-            (reservations, "reservation", "run outside of any"),
-            (licences, "licence", "run without it"),
-        ];
-        let mut notes: Vec<String> = told
-            .into_iter()
-            .filter_map(|(unknown, what, then)| unknown_text(&policy.name, &unknown, what, then))
-            .collect();
+        for name in unknown.accounts.keys() {
+            let account = Account {
+                name: name.clone(),
+                ..Account::default()
+            };
+            policy.accounts.accounts.insert(name.clone(), account);
+        }
+        let mut notes = unknown.notes(&policy.name);
         if self.put_off > 0 {
             notes.push(format!(
                 "{} jobs that were held or had a dependency start without it here",

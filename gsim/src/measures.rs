@@ -164,16 +164,17 @@ impl Measures {
             passes: outcomes.iter().map(|(_, out)| out.passes).sum(),
             pass_millis: pass_times(outcomes),
             by_size: by_size(&ran),
-            hash: format!(
-                "{:016x}",
-                outcomes
-                    .iter()
-                    .fold(0, |all: u64, (_, out)| all.rotate_left(1) ^ out.hash)
-            ),
+            hash: combined_hash(outcomes),
             refusals: refusals(&all),
             notes: setting.notes,
         }
     }
+}
+
+fn combined_hash(outcomes: &[(&[&TraceJob], &Outcome)]) -> String {
+    let hashes = outcomes.iter().map(|(_, out)| out.hash);
+    let hash = hashes.fold(0, |all: u64, hash| all.rotate_left(1) ^ hash);
+    format!("{hash:016x}")
 }
 
 fn together(outcomes: &[(&[&TraceJob], &Outcome)]) -> Sums {

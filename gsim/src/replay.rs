@@ -61,11 +61,7 @@ pub fn replay_with_history(
 ) -> Result<(ReplayReport, History, State), String> {
     let mut history = History::default();
     let mut state = State::from_rows(Rows::default());
-    let wanted: BTreeSet<Seq> = recorded
-        .lines
-        .iter()
-        .filter_map(|line| Some(plan_of(line)?.made_from))
-        .collect();
+    let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(plan_made_from).collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
     let mut planner = Planner::default();
     let mut out = ReplayReport {
@@ -110,19 +106,27 @@ pub fn replay_with_history(
             known.insert(state.seq, state.clone());
         }
     }
-    if !unknown_nodes.is_empty() {
-        out.notes.push(format!(
-            "{} nodes report that the trace does not introduce: it was begun when the database was not empty, and what \
-             was there before is not replayed",
-            unknown_nodes.len()
-        ));
-    }
+    out.notes.extend(unknown_nodes_note(unknown_nodes.len()));
     out.hash = hash.hex();
     out.decisions_hash = decisions.hex();
     match check(&state).first() {
         Some(violation) => Err(format!("after the last line: {violation}")),
         None => Ok((out, history, state)),
     }
+}
+
+/// The state from which a line's plan was made.
+fn plan_made_from(line: &TraceLine) -> Option<Seq> {
+    plan_of(line).map(|plan| plan.made_from)
+}
+
+fn unknown_nodes_note(count: usize) -> Option<String> {
+    (count > 0).then(|| {
+        format!(
+            "{count} nodes report that the trace does not introduce: it was begun when the database was not empty, and what \
+             was there before is not replayed"
+        )
+    })
 }
 
 /// The planner of the controller: what it keeps from pass to pass, quick ones go on from.

@@ -24,18 +24,24 @@ pub struct Act {
     pub what: ActKind,
 }
 
+/// What a user submits. `option` chooses one of the options of [`crate::act`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    pub user: u8,
+    pub gpus: u32,
+    pub nodes: u32,
+    /// 0: no array.
+    pub tasks: u32,
+    /// Most tasks at once; 0: all.
+    pub cap: u32,
+    pub limit_secs: u32,
+    pub option: u8,
+}
+
 /// `pick` chooses among the jobs acknowledged so far; times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActKind {
-    Submit {
-        user: u8,
-        gpus: u32,
-        nodes: u32,
-        tasks: u32,
-        cap: u32,
-        limit_secs: u32,
-        option: u8,
-    },
+    Submit(Submission),
     Cancel {
         pick: usize,
     },
@@ -155,34 +161,27 @@ impl Scenario {
                 what: submission(&mut prng),
             });
         }
+        let drawn = |prng: &mut Prng, from, what| Act {
+            at: prng.range(from, calm_from),
+            what,
+        };
         for _ in 0..scale * prng.range(0, 25) as usize {
             let what = person(&mut prng, usize::from(machines));
-            acts.push(Act {
-                at: prng.range(0, calm_from),
-                what,
-            });
+            acts.push(drawn(&mut prng, 0, what));
         }
         for _ in 0..scale * prng.range(0, 25) as usize {
             let what = misfortune(&mut prng, usize::from(machines));
-            acts.push(Act {
-                at: prng.range(0, calm_from),
-                what,
-            });
+            acts.push(drawn(&mut prng, 0, what));
         }
         if prng.one_in(4) {
-            let at = prng.range(0, calm_from);
-            acts.push(Act {
-                at,
-                what: ActKind::Backup,
-            });
+            let backup = drawn(&mut prng, 0, ActKind::Backup);
+            let backup_at = backup.at;
+            acts.push(backup);
             for _ in 0..prng.range(1, 2) {
                 let what = ActKind::Restore {
                     millis: prng.range(0, 20_000),
                 };
-                acts.push(Act {
-                    at: prng.range(at, calm_from),
-                    what,
-                });
+                acts.push(drawn(&mut prng, backup_at, what));
             }
         }
         // Chances of their own: older seeds are what they were but for these.
@@ -195,20 +194,16 @@ impl Scenario {
                 } else {
                     ActKind::Suspend { pick }
                 };
-                acts.push(Act {
-                    at: later.range(0, calm_from),
-                    what,
-                });
+                acts.push(drawn(&mut later, 0, what));
             }
         }
         let fence_fails = later.one_in(2).then(|| later.below(8) as u8);
         acts.sort_by_key(|act| act.at);
-        let wait_for_lost = prng.one_in(3);
         Self {
             seed,
             machines,
+            wait_for_lost: prng.one_in(3),
             gpus: prng.range(1, 8) as u16,
-            wait_for_lost,
             fence_fails,
             acts,
             calm_from,
@@ -219,7 +214,7 @@ impl Scenario {
 fn submission(prng: &mut Prng) -> ActKind {
     let several = prng.one_in(4);
     let array = prng.one_in(4);
-    ActKind::Submit {
+    ActKind::Submit(Submission {
         user: prng.below(3) as u8,
         gpus: prng.range(0, 4) as u32,
         nodes: if several { prng.range(2, 3) as u32 } else { 1 },
@@ -227,7 +222,7 @@ fn submission(prng: &mut Prng) -> ActKind {
         cap: prng.range(0, 3) as u32,
         limit_secs: prng.range(5, 300) as u32,
         option: prng.below(24) as u8,
-    }
+    })
 }
 
 fn person(prng: &mut Prng, machines: usize) -> ActKind {

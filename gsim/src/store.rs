@@ -37,58 +37,58 @@ pub struct Store {
     adoption: Document,
 }
 
+/// The rows that the events of one commit touched.
+#[derive(Default)]
+struct ChangedRows {
+    jobs: BTreeSet<JobId>,
+    arrays: BTreeSet<JobId>,
+    runs: BTreeSet<RunId>,
+    nodes: BTreeSet<NodeId>,
+    tokens: bool,
+    policy: bool,
+}
+
+impl ChangedRows {
+    fn add(&mut self, state: &State, event: &Event) {
+        let rows = event.touched();
+        self.jobs.extend(rows.job);
+        self.arrays.extend(rows.array);
+        self.runs.extend(rows.run);
+        self.nodes.extend(rows.node);
+        self.tokens |= rows.tokens;
+        self.policy |= rows.policy;
+        let job = rows.job.and_then(|job| state.jobs.get(job));
+        if rows.array_of_job {
+            let task = job.and_then(|job| job.task);
+            self.arrays.extend(task.map(|task| task.array));
+        }
+        // A new time limit is in the run's row too.
+        if matches!(event, Event::JobUpdated { .. }) {
+            self.runs.extend(job.and_then(Job::live_run));
+        }
+    }
+}
+
 impl Store {
     /// One commit: every record the events touched, as it is in `state` now.
     pub fn commit(&mut self, state: &State, events: &[Event]) {
-        let (mut jobs, mut arrays) = (BTreeSet::new(), BTreeSet::new());
-        let (mut runs, mut nodes, mut tokens) = (BTreeSet::new(), BTreeSet::new(), false);
-        let mut policy = false;
+        let mut rows = ChangedRows::default();
         for event in events {
-            let rows = event.touched();
-            jobs.extend(rows.job);
-            arrays.extend(rows.array);
-            runs.extend(rows.run);
-            nodes.extend(rows.node);
-            tokens |= rows.tokens;
-            policy |= rows.policy;
-            if rows.array_of_job {
-                let job = rows.job.and_then(|job| state.jobs.get(job));
-                arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
-            }
+            rows.add(state, event);
+            self.automatic_drains.extend(event.automatic_drain());
             self.automatic_gpus.extend(
                 event
                     .of_gpu()
                     .filter(|line| line.automatic)
                     .map(|line| (line.at, line.node, line.uuid)),
             );
-            match event {
-                Event::JobUpdated { job, .. } => {
-                    runs.extend(state.jobs.get(*job).and_then(Job::live_run))
-                }
-                Event::NodeDrained {
-                    node,
-                    mark,
-                    automatic: true,
-                } => {
-                    self.automatic_drains.insert((mark.since, *node));
-                }
-                Event::NodeFenceAsked {
-                    node,
-                    automatic: true,
-                    at,
-                    ..
-                } => {
-                    self.automatic_drains.insert((*at, *node));
-                }
-                _ => {}
-            }
         }
-        for id in arrays {
+        for id in rows.arrays {
             if let Some(array) = state.arrays.get(id) {
                 self.arrays.insert(id, document(array));
             }
         }
-        for id in jobs {
+        for id in rows.jobs {
             if let Some(job) = state.jobs.get(id) {
                 self.jobs.insert(id, document(job));
                 // One that is over may be put back.
@@ -98,10 +98,10 @@ impl Store {
                 };
             }
         }
-        for id in runs {
+        for id in rows.runs {
             put_or_remove(&mut self.runs, id, state.runs.get(id));
         }
-        for id in nodes {
+        for id in rows.nodes {
             put_or_remove(&mut self.nodes, id, state.nodes.get(id));
         }
         for (account, user, entry) in state.usage.changed_since(&self.written_usage) {
@@ -109,10 +109,10 @@ impl Store {
                 .insert((account.to_owned(), user.to_owned()), document(entry));
         }
         self.written_usage = state.usage.clone();
-        if policy {
+        if rows.policy {
             self.policy = document(&state.own_policy);
         }
-        if tokens {
+        if rows.tokens {
             self.tokens = state
                 .tokens
                 .iter()

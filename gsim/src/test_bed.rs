@@ -41,6 +41,17 @@ pub(crate) struct TestBed {
     pub(crate) quick: bool,
 }
 
+fn explained(picture: &Snapshot, job: JobId) -> String {
+    let why = Engine::default().why(picture, job, unbounded());
+    let why = why.expect("it waits");
+    format!(
+        "{} ahead, {} blockers, {} changes",
+        why.ahead,
+        why.blockers.len(),
+        why.changes.len()
+    )
+}
+
 impl TestBed {
     pub(crate) fn new(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Self {
         let shape = NodeShape {
@@ -128,33 +139,18 @@ impl TestBed {
     }
 
     pub(crate) fn round(&mut self, clock: Clock) -> (u64, u64, String) {
-        if let Some(spec) = &self.submit {
-            let spec = spec.clone();
-            let begun = clock();
-            let refused = self.submit(spec);
-            let took = clock() - begun;
-            return (
-                took,
-                0,
-                refused.map_or_else(
-                    |text| format!("refused: {text}"),
-                    |id| format!("queued as {id}"),
-                ),
-            );
-        }
         let begun = clock();
+        if let Some(spec) = &self.submit {
+            let words = match self.submit(spec.clone()) {
+                Ok(id) => format!("queued as {id}"),
+                Err(text) => format!("refused: {text}"),
+            };
+            return (clock() - begun, 0, words);
+        }
         if let Some(job) = self.ask {
             let picture = snapshot(&self.state, self.now);
             let seen = clock();
-            let why = Engine::default()
-                .why(&picture, job, unbounded())
-                .expect("it waits");
-            let words = format!(
-                "{} ahead, {} blockers, {} changes",
-                why.ahead,
-                why.blockers.len(),
-                why.changes.len()
-            );
+            let words = explained(&picture, job);
             return (clock() - begun, seen - begun, words);
         }
         self.mirror.update(&self.state, self.now);

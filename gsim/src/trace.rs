@@ -320,17 +320,7 @@ impl Columns {
         let mut name = |of: &'static str| names.get(field(of));
         let (id, user, account) = (name("job_id")?, name("user")?, name("account")?);
         let (partition, qos) = (name("partition")?, name("qos")?);
-        let mut gpu_types = Vec::new();
-        for kind in field("gpu_type")
-            .text
-            .split('|')
-            .filter(|kind| !kind.is_empty())
-        {
-            gpu_types.push(names.get(Field {
-                column: "gpu_type",
-                text: &kind.to_ascii_lowercase(),
-            })?);
-        }
+        let gpu_types = gpu_types(field("gpu_type").text, names)?;
         let nodes = whole(field("nodes"), MAX_HOSTS as u32)?;
         let job = TraceJob {
             id: if id.is_empty() {
@@ -361,6 +351,18 @@ impl Columns {
         check(&job)?;
         Ok(job)
     }
+}
+
+/// `h100|a100`: types of which any will do.
+fn gpu_types(text: &str, names: &mut Names) -> Result<Vec<Arc<str>>, String> {
+    let kinds = text.split('|').filter(|kind| !kind.is_empty());
+    let name = |kind: &str| {
+        names.get(Field {
+            column: "gpu_type",
+            text: &kind.to_ascii_lowercase(),
+        })
+    };
+    kinds.map(name).collect()
 }
 
 fn check(job: &TraceJob) -> Result<(), String> {

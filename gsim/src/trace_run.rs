@@ -129,17 +129,11 @@ struct TraceRun<'a> {
     engine: Engine,
     mirror: Mirror,
     events: Vec<Event>,
-    /// Places in `jobs` by submission, and how many have come.
-    arrivals: Vec<u32>,
-    arrived: usize,
+    arrivals: Arrivals,
     /// What ends when, which run of which job.
     ends: BinaryHeap<Reverse<(i64, u32, u32)>>,
     live: BTreeMap<RunId, LiveRun>,
-    /// Place in `jobs` of the job with each id, beginning at the first.
-    job_of: Vec<u32>,
-    first_id: u64,
-    /// Id by place in `jobs`; 0 before its submission.
-    ids: Vec<JobId>,
+    ids: SubmittedIds,
     /// Work done and safe, by place in `jobs`; only of those that were preempted.
     saved_ms: BTreeMap<u32, i64>,
     waiting: usize,
@@ -152,6 +146,54 @@ struct TraceRun<'a> {
     out: Outcome,
 }
 
+/// The jobs by their submission.
+struct Arrivals {
+    /// Places in `jobs`.
+    order: Vec<u32>,
+    /// How many have come.
+    come: usize,
+}
+
+impl Arrivals {
+    /// Of all jobs that ran.
+    fn of(jobs: &[&TraceJob]) -> Self {
+        let mut order: Vec<u32> = (0..jobs.len() as u32)
+            .filter(|at| jobs[*at as usize].run_ms.is_some())
+            .collect();
+        order.sort_by_key(|at| jobs[*at as usize].submit_ms);
+        Self { order, come: 0 }
+    }
+
+    fn next(&self) -> Option<u32> {
+        self.order.get(self.come).copied()
+    }
+}
+
+/// The ids that the controller gave, one after the other.
+struct SubmittedIds {
+    first: u64,
+    /// Place in `jobs` of the job with each id, beginning at the first.
+    places: Vec<u32>,
+    /// Id by place in `jobs`; 0 before its submission.
+    by_place: Vec<JobId>,
+}
+
+impl SubmittedIds {
+    fn add(&mut self, place: u32, id: JobId) {
+        assert_eq!(
+            id.0,
+            self.first + self.places.len() as u64,
+            "ids follow each other"
+        );
+        self.places.push(place);
+        self.by_place[place as usize] = id;
+    }
+
+    fn place(&self, id: JobId) -> u32 {
+        self.places[(id.0 - self.first) as usize]
+    }
+}
+
 /// A run that the hollow nodes pretend to do.
 #[derive(Debug)]
 struct LiveRun {
@@ -161,6 +203,19 @@ struct LiveRun {
     stop: Option<StopProgress>,
     /// Multiples of `marks_every` that were reported.
     marks: u32,
+}
+
+impl LiveRun {
+    /// `left_ms`: how long it had to run.
+    fn end(&self, ran_ms: i64, left_ms: i64) -> (EndCause, ExitCode) {
+        let signal = |signal| ExitCode { code: 0, signal };
+        match self.stop {
+            // It ended by itself at this very moment, or before.
+            _ if ran_ms >= left_ms => (EndCause::Exited, ExitCode::default()),
+            Some(_) => (EndCause::Stopped, signal(15)),
+            None => (EndCause::TimeLimit, signal(9)),
+        }
+    }
 }
 
 /// A run that the controller wants to end.
@@ -178,13 +233,8 @@ impl<'a> TraceRun<'a> {
         settings: &'a Settings,
         onlooker: &'a mut dyn Observer,
     ) -> Self {
-        let mut arrivals: Vec<u32> = (0..jobs.len() as u32)
-            .filter(|at| jobs[*at as usize].run_ms.is_some())
-            .collect();
-        arrivals.sort_by_key(|at| jobs[*at as usize].submit_ms);
-        let begin_ms = arrivals
-            .first()
-            .map_or(0, |at| jobs[*at as usize].submit_ms);
+        let arrivals = Arrivals::of(jobs);
+        let begin_ms = arrivals.next().map_or(0, |at| jobs[at as usize].submit_ms);
         let outcome = |job: &&TraceJob| JobOutcome {
             submit_ms: job.submit_ms,
             ..JobOutcome::default()
@@ -199,12 +249,13 @@ impl<'a> TraceRun<'a> {
             mirror: Mirror::default(),
             events: Vec::new(),
             arrivals,
-            arrived: 0,
             ends: BinaryHeap::new(),
             live: BTreeMap::new(),
-            job_of: Vec::with_capacity(jobs.len()),
-            first_id: 0,
-            ids: vec![JobId(0); jobs.len()],
+            ids: SubmittedIds {
+                first: 0,
+                places: Vec::with_capacity(jobs.len()),
+                by_place: vec![JobId(0); jobs.len()],
+            },
             saved_ms: BTreeMap::new(),
             waiting: 0,
             idle_turns: 0,
@@ -226,7 +277,7 @@ impl<'a> TraceRun<'a> {
             },
         };
         sim.state = started_state(hardware, config, sim.now());
-        sim.first_id = sim.state.next_job;
+        sim.ids.first = sim.state.next_job;
         sim
     }
 
@@ -241,10 +292,8 @@ impl<'a> TraceRun<'a> {
 
     fn next_instant(&self) -> Option<i64> {
         let end = self.ends.peek().map(|Reverse((at, ..))| *at);
-        let arrival = self
-            .arrivals
-            .get(self.arrived)
-            .map(|at| self.jobs[*at as usize].submit_ms);
+        let arrival = self.arrivals.next();
+        let arrival = arrival.map(|at| self.jobs[at as usize].submit_ms);
         let later = self
             .state
             .not_yet
@@ -294,11 +343,11 @@ impl<'a> TraceRun<'a> {
             self.ends.pop();
             self.end_of_run(job, attempt);
         }
-        while let Some(job) = self.arrivals.get(self.arrived).copied() {
+        while let Some(job) = self.arrivals.next() {
             if self.jobs[job as usize].submit_ms > at {
                 break;
             }
-            self.arrived += 1;
+            self.arrivals.come += 1;
             self.arrival(job);
         }
         let now = self.now();
@@ -355,13 +404,7 @@ impl<'a> TraceRun<'a> {
             },
         }) {
             Ok(Reply::Submitted { id, .. }) => {
-                assert_eq!(
-                    id.0,
-                    self.first_id + self.job_of.len() as u64,
-                    "ids follow each other"
-                );
-                self.job_of.push(at);
-                self.ids[at as usize] = id;
+                self.ids.add(at, id);
                 self.waiting += 1;
             }
             Ok(_) => unreachable!("a submission is answered with its id"),
@@ -370,26 +413,13 @@ impl<'a> TraceRun<'a> {
     }
 
     fn end_of_run(&mut self, job: u32, attempt: u32) {
-        let run = RunId::new(self.ids[job as usize], attempt);
+        let run = RunId::new(self.ids.by_place[job as usize], attempt);
         let Some(live) = self.live.remove(&run) else {
             return;
         };
         let trace_job = self.jobs[job as usize];
         let ran_ms = self.now_ms - live.start_ms;
-        let left_ms = self.left_ms(job);
-        let (cause, exit) = match live.stop {
-            // It ended by itself at this very moment, or before.
-            Some(_) if ran_ms >= left_ms => (EndCause::Exited, ExitCode::default()),
-            Some(_) => (
-                EndCause::Stopped,
-                ExitCode {
-                    code: 0,
-                    signal: 15,
-                },
-            ),
-            None if ran_ms < left_ms => (EndCause::TimeLimit, ExitCode { code: 0, signal: 9 }),
-            None => (EndCause::Exited, ExitCode::default()),
-        };
+        let (cause, exit) = live.end(ran_ms, self.left_ms(job));
         let told = live.stop.is_some_and(|stop| stop.told);
         if told {
             self.mark(run, &live, live.marks + 1, self.now_ms);
@@ -528,7 +558,7 @@ impl<'a> TraceRun<'a> {
                 ),
                 Event::RunEnded { run, outcome, .. } if outcome.requeue.is_some() => {
                     self.waiting += 1;
-                    let job = self.job_of[(run.job.0 - self.first_id) as usize];
+                    let job = self.ids.place(run.job);
                     self.out.jobs[job as usize].fate = Fate::Skipped;
                 }
                 _ => {}
@@ -549,7 +579,7 @@ impl<'a> TraceRun<'a> {
     }
 
     fn placed(&mut self, run: RunId, allocation: &Allocation) {
-        let job = self.job_of[(run.job.0 - self.first_id) as usize];
+        let job = self.ids.place(run.job);
         self.waiting -= 1;
         self.idle_turns = 0;
         for share in allocation {
@@ -657,10 +687,10 @@ impl<'a> TraceRun<'a> {
                 .into_iter()
                 .collect(),
         };
-        for (at, job) in self.job_of.iter().enumerate() {
+        for (at, job) in self.ids.places.iter().enumerate() {
             let out = &mut self.out.jobs[*job as usize];
             if out.fate == Fate::Skipped {
-                let id = JobId(self.first_id + at as u64);
+                let id = JobId(self.ids.first + at as u64);
                 let known = || self.state.jobs.get(id).map(|job| job.reason.clone());
                 let reason = told.get(&id).cloned().or_else(known).unwrap_or_default();
                 out.fate = Fate::NeverStarted(format!("{}: {}", reason.code, reason.text));

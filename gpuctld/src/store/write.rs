@@ -289,6 +289,7 @@ impl TouchedRows {
         self.arrays.extend(rows.array);
         self.nodes.extend(rows.node);
         self.policy |= rows.policy;
+        self.automatic_drains.extend(event.automatic_drain());
         if let (Some(job), true) = (rows.job, rows.array_of_job) {
             self.arrays.extend(
                 state
@@ -326,21 +327,6 @@ impl TouchedRows {
             }
             Event::TasksCancelled { array, at, .. } => {
                 self.cancelled.insert(*array, *at);
-            }
-            Event::NodeDrained {
-                node,
-                mark,
-                automatic: true,
-            } => {
-                self.automatic_drains.insert((mark.since, *node));
-            }
-            Event::NodeFenceAsked {
-                node,
-                automatic: true,
-                at,
-                ..
-            } => {
-                self.automatic_drains.insert((*at, *node));
             }
             Event::TokenMinted { token } => {
                 self.tokens.insert(token.hash.clone(), true);

@@ -589,6 +589,24 @@ impl Event {
         }
     }
 
+    /// When the controller itself took a node out of service, and which.
+    pub fn automatic_drain(&self) -> Option<(Timestamp, NodeId)> {
+        match self {
+            Event::NodeDrained {
+                node,
+                mark,
+                automatic: true,
+            } => Some((mark.since, *node)),
+            Event::NodeFenceAsked {
+                node,
+                automatic: true,
+                at,
+                ..
+            } => Some((*at, *node)),
+            _ => None,
+        }
+    }
+
     /// Which rows the event changes.
     pub fn touched(&self) -> TouchedRows {
         let none = TouchedRows::default();

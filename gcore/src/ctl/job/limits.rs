@@ -6,7 +6,7 @@
 //! Source: sacctmgr(1), MaxSubmitJobs and its kin.
 
 use crate::ctl::command::Refusal;
-use crate::ctl::state::{State, Tally};
+use crate::ctl::state::{Run, State, Tally};
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::partition_list::is_among;
@@ -333,9 +333,10 @@ fn holding(demand: &Demand, limit_secs: Option<u32>, now: Timestamp, types: &Gpu
     wanted
 }
 
-/// Usage under one limit, from the running jobs.
-#[derive(Default)]
+/// A limit with its usage, from the running jobs.
 struct LimitUsage {
+    limits: Limits,
+    also: GpuAmounts,
     jobs: u32,
     cpus: u32,
     nodes: u32,
@@ -344,9 +345,70 @@ struct LimitUsage {
     newest: Timestamp,
 }
 
+impl LimitUsage {
+    fn of(held: &LimitScope) -> Self {
+        Self {
+            limits: held.limits.clone(),
+            also: held.also.cloned().unwrap_or_default(),
+            jobs: 0,
+            cpus: 0,
+            nodes: 0,
+            gpus: BTreeMap::new(),
+            newest: Timestamp::default(),
+        }
+    }
+
+    /// Counts what a run holds on nodes that it has not left.
+    fn add(&mut self, state: &State, run: &Run) {
+        self.jobs += 1;
+        self.newest = self.newest.max(run.placed);
+        let members = run.allocation.iter().zip(&run.members);
+        for (share, _) in members.filter(|(_, member)| !member.is_settled()) {
+            self.cpus += share.cpus;
+            self.nodes += 1;
+            let node = state.nodes.get(share.node);
+            for grant in &share.gpus.0 {
+                let gpu = node.and_then(|node| node.gpus.get(usize::from(grant.slot.0)));
+                let kind = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
+                for kind in [kind, gmodel::policy::ALL_GPUS.to_owned()] {
+                    let (milli, newest) = self.gpus.entry(kind).or_default();
+                    *milli += u64::from(grant.part.milli());
+                    *newest = run.placed.max(*newest);
+                }
+            }
+        }
+    }
+
+    /// What exceeds the limit, unless the limit is newer.
+    fn check(&self, subject: &str, limit_since: Timestamp, found: &mut Vec<String>) {
+        if self.newest <= limit_since {
+            return;
+        }
+        let counts = [
+            ("jobs", self.limits.running_jobs, self.jobs),
+            ("CPUs", self.limits.cpus, self.cpus),
+            ("nodes", self.limits.nodes, self.nodes),
+        ];
+        for (what, most, has) in counts {
+            if most.is_some_and(|most| has > most) {
+                found.push(format!("{subject} may have {most:?} {what} and has {has}"));
+            }
+        }
+        let amounts = self.limits.gpus.iter().chain([&self.also]);
+        for (kind, most) in amounts.flat_map(|amounts| &amounts.0) {
+            let (has, newest) = self.gpus.get(kind).copied().unwrap_or_default();
+            if has > *most && newest > limit_since {
+                found.push(format!(
+                    "{subject} may hold {most} thousandths of {kind} and holds {has}"
+                ));
+            }
+        }
+    }
+}
+
 /// Violation: a limit that the newest run under it exceeds, unless the limit is newer.
 fn check_running(state: &State, found: &mut Vec<String>) {
-    let mut running: BTreeMap<String, (Limits, GpuAmounts, LimitUsage)> = BTreeMap::new();
+    let mut running: BTreeMap<String, LimitUsage> = BTreeMap::new();
     for run in state.runs.values().filter(|run| run.outcome.is_none()) {
         let Some(job) = state.jobs.get(run.id.job) else {
             continue;
@@ -355,63 +417,14 @@ fn check_running(state: &State, found: &mut Vec<String>) {
             continue;
         };
         for held in held(state, &job.spec, partition) {
-            let also = held.also.cloned().unwrap_or_default();
-            let entry = running.entry(held.subject(&job.spec));
-            let (_, _, sum) =
-                entry.or_insert_with(|| (held.limits.clone(), also, LimitUsage::default()));
-            sum.jobs += 1;
-            sum.newest = sum.newest.max(run.placed);
-            for (share, _) in run
-                .allocation
-                .iter()
-                .zip(&run.members)
-                .filter(|(_, member)| !member.is_settled())
-            {
-                sum.cpus += share.cpus;
-                sum.nodes += 1;
-                for grant in &share.gpus.0 {
-                    let gpu = state
-                        .nodes
-                        .get(share.node)
-                        .and_then(|node| node.gpus.get(usize::from(grant.slot.0)));
-                    let kind =
-                        gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
-                    for kind in [kind, gmodel::policy::ALL_GPUS.to_owned()] {
-                        let (milli, newest) = sum.gpus.entry(kind).or_default();
-                        *milli += u64::from(grant.part.milli());
-                        *newest = run.placed.max(*newest);
-                    }
-                }
-            }
+            let usage = running.entry(held.subject(&job.spec));
+            usage
+                .or_insert_with(|| LimitUsage::of(&held))
+                .add(state, run);
         }
     }
-    for (subject, (limits, also, sum)) in running {
-        if sum.newest <= state.policy_since.1 {
-            continue;
-        }
-        let counts = [
-            ("jobs", limits.running_jobs, sum.jobs),
-            ("CPUs", limits.cpus, sum.cpus),
-            ("nodes", limits.nodes, sum.nodes),
-        ];
-        for (what, most, has) in counts {
-            if most.is_some_and(|most| has > most) {
-                found.push(format!("{subject} may have {most:?} {what} and has {has}"));
-            }
-        }
-        for (kind, most) in limits
-            .gpus
-            .iter()
-            .chain([&also])
-            .flat_map(|amounts| &amounts.0)
-        {
-            let (has, newest) = sum.gpus.get(kind).copied().unwrap_or_default();
-            if has > *most && newest > state.policy_since.1 {
-                found.push(format!(
-                    "{subject} may hold {most} thousandths of {kind} and holds {has}"
-                ));
-            }
-        }
+    for (subject, usage) in running {
+        usage.check(&subject, state.policy_since.1, found);
     }
 }
 

@@ -50,24 +50,7 @@ pub(crate) fn handle(
         ))
         .about(RefusalKind::JobRuns));
     }
-    check_for_operators_only(actor, &change)?;
-    if let Some(list) = &change.partition {
-        change.partition = Some(each_once(list)?);
-    }
-    let partitions = partitions(
-        tx.state,
-        change.partition.as_deref().unwrap_or(&old.spec.partition),
-    )?;
-    if change.partition.is_some() {
-        partitions
-            .iter()
-            .try_for_each(|partition| takes_submissions(partition))?;
-    }
-    check_texts(&change)?;
-    if !actor.operator {
-        check_as_owner(tx.state, &old, &target, &partitions, &change)?;
-    }
-    let change = admitted(tx, actor, &old, &partitions, change)?;
+    let change = accepted(tx, actor, &target, &old, change)?;
     if change.max_running.is_some() && !matches!(found, TargetRecord::Array(_)) {
         return Err(Refusal::invalid(
             "ArrayTaskThrottle is for a whole array: name it by its id alone.",
@@ -75,13 +58,11 @@ pub(crate) fn handle(
     }
     let new_waits = depend_anew(tx, &found, &change)?;
     let is_more = !holds || change != JobChange::default();
-    // A plan made before this does not start the job.
-    for id in if is_more {
-        changed(tx, actor, &found, &change)
-    } else {
-        Vec::new()
-    } {
-        memos::note_respecified(tx.state, id);
+    if is_more {
+        for id in changed(tx, actor, &found, &change) {
+            // A plan made before this does not start the job.
+            memos::note_respecified(tx.state, id);
+        }
     }
     for (who, waits) in new_waits {
         wait_anew(tx, who, waits);
@@ -98,6 +79,34 @@ pub(crate) fn handle(
         )?;
     }
     Ok(Reply::Done)
+}
+
+/// The change as it is to be carried out: permitted to the actor, and with the defaults of the partitions it leads to.
+fn accepted(
+    tx: &Tx,
+    actor: &Actor,
+    target: &Target,
+    old: &PreviousRequest,
+    mut change: JobChange,
+) -> Result<JobChange, Refusal> {
+    check_for_operators_only(actor, &change)?;
+    if let Some(list) = &change.partition {
+        change.partition = Some(each_once(list)?);
+    }
+    let partitions = partitions(
+        tx.state,
+        change.partition.as_deref().unwrap_or(&old.spec.partition),
+    )?;
+    if change.partition.is_some() {
+        partitions
+            .iter()
+            .try_for_each(|partition| takes_submissions(partition))?;
+    }
+    check_texts(&change)?;
+    if !actor.operator {
+        check_as_owner(tx.state, old, target, &partitions, &change)?;
+    }
+    admitted(tx, actor, old, &partitions, change)
 }
 
 /// The job before the change.

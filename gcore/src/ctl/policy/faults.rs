@@ -116,6 +116,29 @@ fn named(what: &str, key: &str, name: &str, found: &mut Vec<String>) {
     }
 }
 
+fn parent_fault(policy: &Policy, account: &Account) -> Option<String> {
+    let name = &account.name;
+    let parent = account.parent.as_deref()?;
+    let line = policy.lineage(name);
+    let top = line.last().and_then(|top| top.parent.as_deref());
+    if parent == ROOT_ACCOUNT {
+        None
+    } else if !policy.accounts.contains_key(parent) {
+        Some(format!(
+            "account {name}: its parent {parent:?} does not exist."
+        ))
+    } else if top.is_some_and(|top| line.iter().any(|one| one.name == top)) {
+        Some(format!("account {name} would be below itself."))
+    } else if line.len() > MAX_DEPTH {
+        Some(format!(
+            "account {name} would be {} deep, and {MAX_DEPTH} is the most.",
+            line.len()
+        ))
+    } else {
+        None
+    }
+}
+
 fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
     let name = &account.name;
     if name == ROOT_ACCOUNT {
@@ -123,26 +146,7 @@ fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
             "{ROOT_ACCOUNT} stands above all accounts and cannot be one."
         ));
     }
-    if let Some(parent) = account
-        .parent
-        .as_deref()
-        .filter(|parent| *parent != ROOT_ACCOUNT)
-    {
-        let line = policy.lineage(name);
-        let top = line.last().and_then(|top| top.parent.as_deref());
-        if !policy.accounts.contains_key(parent) {
-            found.push(format!(
-                "account {name}: its parent {parent:?} does not exist."
-            ));
-        } else if top.is_some_and(|top| line.iter().any(|one| one.name == top)) {
-            found.push(format!("account {name} would be below itself."));
-        } else if line.len() > MAX_DEPTH {
-            found.push(format!(
-                "account {name} would be {} deep, and {MAX_DEPTH} is the most.",
-                line.len()
-            ));
-        }
-    }
+    found.extend(parent_fault(policy, account));
     let lists = [
         ("users", account.users.len(), MAX_USERS),
         ("budgets", account.budgets.len(), MAX_BUDGETS),

@@ -56,37 +56,31 @@ pub(crate) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
                 run: preempt.run,
                 suspension,
             });
-            continue;
+        } else {
+            stop(tx, preempt, mode, text);
         }
-        let Preempt {
-            run,
-            for_job,
-            lost_gpu_secs,
-            heirs,
-            for_borrower,
-            ..
-        } = preempt;
-        if !heirs.is_empty() {
-            let heirs = heirs.into_iter().map(|heir| (heir, RunClass::Guaranteed));
-            classify(
-                tx,
-                std::iter::once((run, RunClass::Borrowed))
-                    .chain(heirs)
-                    .collect(),
-            );
-        }
-        let order = order(tx, run, StopCause::Preempted, "scheduler");
-        let stop = Stop {
-            for_job: Some(for_job),
-            for_borrower,
-            mode: Some(mode),
-            lost_gpu_secs,
-            text,
-            ..order
-        };
-        tx.emit(Event::RunStopping { run, stop });
-        advance(tx, run);
     }
+}
+
+/// Hands the victim's guarantee to its heirs and tells its nodes to stop it.
+fn stop(tx: &mut Tx, preempt: Preempt, mode: PreemptMode, text: String) {
+    let run = preempt.run;
+    if !preempt.heirs.is_empty() {
+        let heirs = preempt.heirs.into_iter();
+        let classes = heirs.map(|heir| (heir, RunClass::Guaranteed));
+        let own = std::iter::once((run, RunClass::Borrowed));
+        classify(tx, own.chain(classes).collect());
+    }
+    let stop = Stop {
+        for_job: Some(preempt.for_job),
+        for_borrower: preempt.for_borrower,
+        mode: Some(mode),
+        lost_gpu_secs: preempt.lost_gpu_secs,
+        text,
+        ..order(tx, run, StopCause::Preempted, "scheduler")
+    };
+    tx.emit(Event::RunStopping { run, stop });
+    advance(tx, run);
 }
 
 /// Jobs for which runs are being ended already.

@@ -13,27 +13,29 @@ use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{ExitCode, JobId};
 
+/// The run whose allocation a step may start in.
+fn startable_run<'a>(state: &'a State, actor: &Actor, target: &Target) -> Result<&'a Run, Refusal> {
+    let not_running = || {
+        Refusal::conflict(format!(
+            "job {} is not running: steps need its allocation.",
+            shown(target)
+        ))
+    };
+    let id = job_of(state, actor, target)?.ok_or_else(not_running)?;
+    let live = state.jobs.get(id).and_then(|job| job.live_run());
+    let run = live.and_then(|run| state.runs.get(run));
+    // A script may start a step before its nodes have reported: they hold the step until they have started.
+    run.filter(|run| run.stop.is_none() && run.outcome.is_none() && run.go.is_some())
+        .ok_or_else(not_running)
+}
+
 pub(crate) fn start(
     tx: &mut Tx,
     actor: &Actor,
     target: Target,
     ask: StepAsk,
 ) -> Result<Reply, Refusal> {
-    let not_running = || {
-        Refusal::conflict(format!(
-            "job {} is not running: steps need its allocation.",
-            shown(&target)
-        ))
-    };
-    let id = job_of(tx.state, actor, &target)?.ok_or_else(not_running)?;
-    let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
-    let run = live
-        .and_then(|run| tx.state.runs.get(run))
-        .ok_or_else(not_running)?;
-    // A script may start a step before its nodes have reported: they hold the step until they have started.
-    if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
-        return Err(not_running());
-    }
+    let run = startable_run(tx.state, actor, &target)?;
     let held = held_tasks(tx.state, run);
     let shared = layout(&held, &ask)?;
     enough_cpus(&run.allocation, &shared, &ask)?;

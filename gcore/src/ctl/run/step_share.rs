@@ -57,18 +57,15 @@ pub(crate) fn find(
         .map(|part| Room::of(state, part, share))
         .collect();
     let mut free = all.clone();
-    for part in run
-        .step_holds
-        .iter()
-        .filter(|_| !share.overlap)
-        .flat_map(|hold| &hold.nodes)
-    {
-        free[part.place as usize].take(part);
-    }
-    if run.step_holds.len() >= MAX_HOLDS && !share.overlap {
-        return Ok(SharePlacement::Waits(format!(
-            "{MAX_HOLDS} steps of the job hold parts of it, and more cannot"
-        )));
+    if !share.overlap {
+        if run.step_holds.len() >= MAX_HOLDS {
+            return Ok(SharePlacement::Waits(format!(
+                "{MAX_HOLDS} steps of the job hold parts of it, and more cannot"
+            )));
+        }
+        for part in run.step_holds.iter().flat_map(|hold| &hold.nodes) {
+            free[part.place as usize].take(part);
+        }
     }
     let (places, named) = usable(held, ask)?;
     let total = shared.iter().map(|(_, count)| *count).sum();
@@ -95,26 +92,14 @@ pub(crate) fn find(
         return Ok(SharePlacement::Room { tasks, parts });
     }
     let what = search.wish();
-    let has = |rooms: &[Room], word: &str| {
-        let said = places
-            .iter()
-            .take(MAX_NAMED)
-            .map(|place| format!("{}{word} {}", held[*place].0, rooms[*place].said(share)));
-        let more = if places.len() > MAX_NAMED {
-            "; ..."
-        } else {
-            ""
-        };
-        format!("{}{more}", said.collect::<Vec<_>>().join("; "))
-    };
     match search.among(&all) {
         Some(_) => Ok(SharePlacement::Waits(format!(
             "{what}: other steps have the rest; {}",
-            has(&free, " has free")
+            search.said(held, &free, " has free")
         ))),
         None => Err(Refusal::invalid(format!(
             "{what}: more than the job has there; {}",
-            has(&all, " has")
+            search.said(held, &all, " has")
         ))),
     }
 }
@@ -216,6 +201,21 @@ impl Search<'_> {
         }
         places.sort_unstable();
         Some(dealt(&places, self.total))
+    }
+
+    /// `node1 has 3 CPUs; node2 has 1 CPU`: the first nodes with their room.
+    fn said(&self, held: &[(String, u32)], rooms: &[Room], has: &str) -> String {
+        let said = self
+            .places
+            .iter()
+            .take(MAX_NAMED)
+            .map(|place| format!("{}{has} {}", held[*place].0, rooms[*place].said(self.share)));
+        let more = if self.places.len() > MAX_NAMED {
+            "; ..."
+        } else {
+            ""
+        };
+        format!("{}{more}", said.collect::<Vec<_>>().join("; "))
     }
 
     /// The request in words.

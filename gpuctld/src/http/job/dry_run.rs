@@ -106,18 +106,8 @@ fn forecast_submission(
     forecaster: &Forecaster,
     now: Timestamp,
 ) -> Result<DryRun, ApiError> {
-    let mut copy = state.clone();
     let asked_for = submitted(command.clone());
-    let input = Input::Command {
-        actor: actor.clone(),
-        command,
-    };
-    let reply = handle(&mut copy, &mut Vec::new(), input, now)?;
-    let Reply::Submitted { id, mut notes, .. } = reply else {
-        return Err(odd(&reply));
-    };
-    notes.extend(borrow_note(&copy, id));
-    let trial = TrialSubmission::new(copy, id, now);
+    let (trial, notes) = TrialSubmission::of(state, &actor, command, now)?;
     let plan = gsched::plan(&trial.picture, WorkBudget::default());
     if let Some(start) = plan.starts.iter().find(|start| trial.is_task(start.job)) {
         let partition = start.partition.clone().unwrap_or(trial.partition);
@@ -129,7 +119,7 @@ fn forecast_submission(
         starts: usize::MAX,
         ..WorkBudget::default()
     };
-    let why = engine.why(&trial.picture, id, budget);
+    let why = engine.why(&trial.picture, trial.id, budget);
     let (reason, victims) = (trial.reason(&plan), trial.victims(&plan));
     let mut text = waits_text(&trial.partition, &reason, victims);
     let forecast = why
@@ -142,33 +132,10 @@ fn forecast_submission(
         interval = trial.interval(&mut engine, forecaster, start);
         text.push_str(&trial.start_text(told, start, interval.as_ref()));
     }
-    let limit = why
-        .as_ref()
-        .and_then(|why| why.forecast.as_ref()?.limit.as_ref());
-    if let Some(holder) = limit.and_then(|limit| limit.holder) {
-        text.push_str(&format!("; {}", holder.text()));
-    }
-    let entry = trial.picture.pending.iter().find(|job| job.id == id);
-    let mut changes = Vec::new();
-    for change in why.iter().flat_map(|why| &why.changes) {
-        let again = entry
-            .zip(asked_for.as_deref())
-            .filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
-        if again.is_none_or(|(entry, asked_for)| {
-            starts_as_asked(state, &actor, entry, asked_for, change, now)
-        }) {
-            changes.push(change_row(change, now));
-        }
-    }
+    text.push_str(&why.as_ref().and_then(holder_text).unwrap_or_default());
+    let changes = trial.changes(state, &actor, why.as_ref(), asked_for.as_deref());
     if victims.count == 0 {
-        text.push_str(
-            &why.as_ref()
-                .map_or(String::new(), |why| room_text(why, now)),
-        );
-        let none = entry.filter(|_| start.is_none());
-        let none = none.and_then(|job| no_start_text(job, &trial.picture.policy, now));
-        text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
-        text.push_str(&changes.first().map_or(String::new(), change_text));
+        text.push_str(&trial.way_text(why.as_ref(), start, &changes));
     }
     Ok(DryRun {
         schema: SCHEMA,
@@ -211,6 +178,26 @@ struct PlannedVictims {
 }
 
 impl TrialSubmission {
+    /// The job in a copy of the state, and what the controller notes on its submission.
+    fn of(
+        state: &State,
+        actor: &Actor,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<(Self, Vec<String>), ApiError> {
+        let mut copy = state.clone();
+        let input = Input::Command {
+            actor: actor.clone(),
+            command,
+        };
+        let reply = handle(&mut copy, &mut Vec::new(), input, now)?;
+        let Reply::Submitted { id, mut notes, .. } = reply else {
+            return Err(odd(&reply));
+        };
+        notes.extend(borrow_note(&copy, id));
+        Ok((Self::new(copy, id, now), notes))
+    }
+
     fn new(copy: State, id: JobId, now: Timestamp) -> Self {
         let array = copy.arrays.get(id);
         let count = array.map_or(1, |array| u64::from(array.len()));
@@ -230,14 +217,15 @@ impl TrialSubmission {
         (self.id.0..self.id.0 + self.count).contains(&job.0)
     }
 
+    fn entry(&self) -> Option<&PendingJob> {
+        self.picture.pending.iter().find(|job| job.id == self.id)
+    }
+
     fn reason(&self, plan: &Plan) -> Reason {
         let mut reasons = plan.reasons.iter().chain(&plan.array_reasons);
         let of_plan = reasons.find(|(job, _)| *job == self.id);
         // A pass gives a held job no reason.
-        let held = || {
-            let entry = self.picture.pending.iter().find(|job| job.id == self.id);
-            entry.map(|job| job.reason.clone())
-        };
+        let held = || self.entry().map(|job| job.reason.clone());
         of_plan
             .map(|(_, reason)| reason.clone())
             .or_else(held)
@@ -272,6 +260,45 @@ impl TrialSubmission {
         forecaster.interval(&self.partition, self.now, plans, self.now)
     }
 
+    /// Changes of the request with which it would start sooner. `asked_for`: before the controller filled in defaults.
+    fn changes(
+        &self,
+        state: &State,
+        actor: &Actor,
+        why: Option<&Explanation>,
+        asked_for: Option<&JobSpec>,
+    ) -> Vec<ChangeRow> {
+        let now = self.now;
+        let changes = why.into_iter().flat_map(|why| &why.changes);
+        let holds = changes.filter(|change| {
+            let again = self
+                .entry()
+                .zip(asked_for)
+                .filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
+            again.is_none_or(|(entry, asked_for)| {
+                starts_as_asked(state, actor, entry, asked_for, change, now)
+            })
+        });
+        holds.map(|change| change_row(change, now)).collect()
+    }
+
+    /// What is in its way and what would help, for a sentence that goes on.
+    fn way_text(
+        &self,
+        why: Option<&Explanation>,
+        start: Option<Timestamp>,
+        changes: &[ChangeRow],
+    ) -> String {
+        let mut text = why.map_or(String::new(), |why| room_text(why, self.now));
+        let none = self.entry().filter(|_| start.is_none());
+        if let Some(none) = none.and_then(|job| no_start_text(job, &self.picture.policy, self.now))
+        {
+            text.push_str(&format!("; {none}"));
+        }
+        text.push_str(&changes.first().map_or(String::new(), change_text));
+        text
+    }
+
     /// For a sentence that goes on.
     fn start_text(
         &self,
@@ -287,6 +314,12 @@ impl TrialSubmission {
         let interval = interval.map(interval_text).unwrap_or_default();
         format!("; would start by {start} on {nodelist}{there}{interval}")
     }
+}
+
+/// What holds the limit that the job waits for.
+fn holder_text(why: &Explanation) -> Option<String> {
+    let limit = why.forecast.as_ref()?.limit.as_ref()?;
+    Some(format!("; {}", limit.holder?.text()))
 }
 
 fn change_text(change: &ChangeRow) -> String {

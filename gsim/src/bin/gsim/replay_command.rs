@@ -6,7 +6,7 @@ use gsim::experiment::{ClusterChoice, Experiment};
 use gsim::history::HistoryTrace;
 use gsim::inputs::{in_file, read_policy, read_text};
 use gsim::measures::table;
-use gsim::replay::{RecordedTrace, replay_with_history};
+use gsim::replay::{RecordedTrace, ReplayReport, replay_with_history};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -31,6 +31,33 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
         .for_each(|(line, why)| say!("not whole   line {line}: {why}"));
     let (done, history, state) =
         replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
+    say_result(&done);
+    let is_whole = done.breaks.is_empty();
+    let same = done.plans_equal + done.plans_unknown == done.plans && is_whole;
+    say!(
+        "{}",
+        match (same, is_whole) {
+            (true, _) => "the same decisions, bit for bit",
+            (false, true) => "some decisions are others",
+            (false, false) =>
+                "the trace is not as it was written: nothing can be said of the decisions as a whole",
+        }
+    );
+    let mut document =
+        serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
+    if let Some(policy) = &args.policy {
+        let told = history
+            .told(&state)
+            .map_err(|error| in_file(&args.trace, &error))?;
+        document["under"] = under(told, policy)?;
+    }
+    if args.json {
+        say!("{document}");
+    }
+    Ok(same)
+}
+
+fn say_result(done: &ReplayReport) {
     say!(
         "inputs      {} ({} refused then and now)",
         done.inputs,
@@ -60,29 +87,6 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     done.differences
         .iter()
         .for_each(|difference| say!("other       {difference}"));
-    let is_whole = done.breaks.is_empty();
-    let same = done.plans_equal + done.plans_unknown == done.plans && is_whole;
-    say!(
-        "{}",
-        match (same, is_whole) {
-            (true, _) => "the same decisions, bit for bit",
-            (false, true) => "some decisions are others",
-            (false, false) =>
-                "the trace is not as it was written: nothing can be said of the decisions as a whole",
-        }
-    );
-    let mut document =
-        serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
-    if let Some(policy) = &args.policy {
-        let told = history
-            .told(&state)
-            .map_err(|error| in_file(&args.trace, &error))?;
-        document["under"] = under(told, policy)?;
-    }
-    if args.json {
-        say!("{document}");
-    }
-    Ok(same)
 }
 
 /// The same jobs at the same times under another policy, beside what really was.

@@ -264,26 +264,22 @@ pub(crate) fn is_met(
         return false;
     };
     match wait.condition() {
-        DependencyTerm::Singleton if fate.over => match earlier(state, asker) {
-            Some((of, whole)) => {
+        DependencyTerm::Singleton => {
+            let next = fate.over.then(|| earlier(state, asker));
+            if let Some(Some((of, whole))) = next {
                 (wait.of, wait.whole) = (of, whole);
-                false
             }
-            None => true,
-        },
-        DependencyTerm::Singleton => false,
+            next == Some(None)
+        }
         DependencyTerm::On {
             kind: DependencyKind::After,
             delay_mins,
             ..
-        } => match fate.began {
-            Some(began) => {
-                let until = began.plus_secs(i64::from(delay_mins) * 60);
-                wait.until = (until > now).then_some(until);
-                wait.until.is_none()
-            }
-            None => false,
-        },
+        } => fate.began.is_some_and(|began| {
+            let until = began.plus_secs(i64::from(delay_mins) * 60);
+            wait.until = (until > now).then_some(until);
+            wait.until.is_none()
+        }),
         DependencyTerm::On {
             kind: DependencyKind::AfterAny,
             ..
