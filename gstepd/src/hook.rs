@@ -3,21 +3,18 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use gmodel::ExitCode;
 use gmodel::supervise::{HookEnd, HookFiles, HookOrder};
 use gsys::cgroup::RunCgroup;
 use gsys::durable_file::ReservedFile;
-use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio, launch};
+use gsys::launch::{BoundedProgram, ProgramEnd};
 use gsys::process::Exit;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc::SIGKILL;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
 use crate::batch::split_variables;
@@ -75,46 +72,16 @@ pub fn supervise(run_dir: &Path, kind: &str) -> anyhow::Result<()> {
 }
 
 fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::Result<HookEnd> {
-    let identity = Identity {
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-        groups: nix::unistd::getgroups()?
-            .into_iter()
-            .map(|gid| gid.as_raw())
-            .collect(),
+    let bounded = BoundedProgram {
+        argv: vec![PathBuf::from(&order.program).into()],
+        // A working directory need not be UTF-8.
+        env: split_variables(order.environment.clone()),
+        output,
+        cgroup,
+        time_limit: Duration::from_secs(order.time_limit_secs.into()),
     };
-    let join = cgroup.map(RunCgroup::join_fds).transpose()?;
-    let mut spec = LaunchSpec::new(vec![PathBuf::from(&order.program).into()], identity);
-    // A working directory need not be UTF-8.
-    spec.env = split_variables(order.environment.clone());
-    spec.stdout = Stdio::Open {
-        path: output.to_owned(),
-        mode: OpenMode::Truncate,
-    };
-    spec.stderr = Stdio::SameAsStdout;
-    spec.umask = 0o077;
-    spec.join = join.as_ref();
-    let launched = launch(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
-    let deadline = Instant::now() + Duration::from_secs(order.time_limit_secs.into());
-    let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
-    let timed_out = loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match poll(
-            &mut fds,
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-        ) {
-            Err(nix::Error::EINTR) => {}
-            ready => break ready == Ok(0),
-        }
-    };
-    if timed_out {
-        // With a cgroup all it started goes; without one, its session's leader.
-        if let Some(cgroup) = cgroup {
-            cgroup.kill()?;
-        }
-        let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), SIGKILL);
-    }
-    let exit = match gsys::process::reap(launched.pid)? {
+    let ProgramEnd { exit, timed_out } = bounded.run()?;
+    let exit = match exit {
         Exit::Code(code) => ExitCode::exited(code as u8),
         Exit::Signal(signal, _) => ExitCode::killed(signal as u8),
     };

@@ -1,6 +1,7 @@
 //! Starting a process as a user: fork, join the cgroup, become the user, directory, files, exec. What goes wrong in the child
 //! comes back with its stage and errno, so that a user's mistake is never taken for a fault of the node. Never decides what to run.
 
+mod bounded;
 mod child;
 mod error;
 mod limit;
@@ -14,6 +15,7 @@ use crate::caps;
 use crate::process;
 
 pub use crate::mount::Bind;
+pub use bounded::{BoundedProgram, ProgramEnd};
 pub use error::{ErrorClass, LaunchError, Stage};
 pub use limit::{Resource, Rlimit};
 pub use spec::{Identity, LaunchSpec, OpenMode, Stdio};

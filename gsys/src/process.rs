@@ -1,10 +1,12 @@
 //! Processes by pidfd, copies of the caller, and the reaping of children. Never decides which process to signal.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +187,21 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
     loop {
         if let Some(reaped) = wait(pid, 0)? {
             return Ok(reaped.exit);
+        }
+    }
+}
+
+/// Waits for a process to end, until the deadline. Whether it has ended; it is not reaped.
+pub fn ends_by(process: BorrowedFd<'_>, deadline: Instant) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::POLLIN)];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
+            Err(nix::Error::EINTR) => {}
+            ready => return ready != Ok(0),
         }
     }
 }

@@ -13,7 +13,7 @@ use gmodel::gpu_order::GpuOrder;
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence;
 use gsys::launch::{Identity, LaunchSpec, LaunchedProcess, Resource, Rlimit, Stdio, launch};
-use gsys::process::{Exit, pidfd_signal};
+use gsys::process::{Exit, ends_by, pidfd_signal};
 use gsys::user::User;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -162,17 +162,8 @@ fn remove(cgroup: &RunCgroup) -> Result<()> {
 }
 
 fn identity(user: &str) -> Result<Identity> {
-    let own = nix::unistd::geteuid().as_raw();
-    if user.is_empty() || own != 0 {
-        let groups = nix::unistd::getgroups()?
-            .into_iter()
-            .map(|gid| gid.as_raw())
-            .collect();
-        return Ok(Identity {
-            uid: own,
-            gid: nix::unistd::getegid().as_raw(),
-            groups,
-        });
+    if user.is_empty() || !nix::unistd::geteuid().is_root() {
+        return Ok(Identity::own()?);
     }
     let user =
         User::by_name(user)?.with_context(|| format!("there is no user {user:?} on this node"))?;
@@ -223,11 +214,7 @@ fn watched(
     let over = heard.listen(&launched, ends, Instant::now() + call.limit);
     if over == ProgramStop::Stopped {
         let _ = pidfd_signal(launched.pidfd.as_fd(), SIGTERM);
-        let mut ended = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(
-            &mut ended,
-            PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO),
-        );
+        ends_by(launched.pidfd.as_fd(), Instant::now() + GRACE);
     }
     kill(&launched, cgroup)?;
     let exit = gsys::process::reap(launched.pid)?;

@@ -8,7 +8,6 @@ use gsys::cgroup::{CgroupRoot, Limits, RunCgroup};
 use gsys::device_fence::{self, FenceRules};
 use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio, launch};
 use gsys::process::Exit;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
@@ -168,18 +167,7 @@ impl MpsDaemon<'_> {
         spec.stderr = Stdio::SameAsStdout;
         spec.join = Some(&join);
         let launched = launch(&spec).map_err(|e| anyhow::anyhow!("{}", e.text))?;
-        let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
-        let deadline = Instant::now() + PATIENCE;
-        let ended = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match poll(
-                &mut fds,
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-            ) {
-                Err(nix::Error::EINTR) => {}
-                waited => break waited != Ok(0),
-            }
-        };
+        let ended = gsys::process::ends_by(launched.pidfd.as_fd(), Instant::now() + PATIENCE);
         if !ended {
             let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), nix::libc::SIGKILL);
         }

@@ -13,11 +13,11 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{HookEnd, HookFiles, HookOrder, RunSetup};
 use gmodel::{RunId, hostlist};
 use gsys::cgroup::{Limits, RunCgroup};
+use gsys::process::ends_by;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -232,7 +232,7 @@ impl Hook<'_> {
             .with_context(|| format!("starting {}", gstepd.display()))?;
         own_limits::hand_down(child.id());
         let process = gsys::process::pidfd_open(child.id() as i32)?;
-        if !has_ended(&process, patience) {
+        if !ends_by(process.as_fd(), patience) {
             tracing::warn!(run = %self.run, "the supervisor of its {} stands still; killed", self.kind.name());
             child.kill()?;
         }
@@ -251,7 +251,7 @@ impl Hook<'_> {
         if matches!(self.standing(), Ok(HookState::UnderWay)) {
             tracing::warn!(run = %self.run, "the supervisor of its {} stands still; killed", self.kind.name());
             let _ = gsys::process::pidfd_signal(process.as_fd(), nix::libc::SIGKILL);
-            has_ended(&process, Instant::now() + GONE_PATIENCE);
+            ends_by(process.as_fd(), Instant::now() + GONE_PATIENCE);
         }
     }
 
@@ -292,20 +292,6 @@ impl Hook<'_> {
                 words()
             ),
             exit => bail!("{kind} {path} ended with {}{}", exit.code, words()),
-        }
-    }
-}
-
-fn has_ended(process: &OwnedFd, deadline: Instant) -> bool {
-    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match poll(
-            &mut fds,
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-        ) {
-            Err(nix::Error::EINTR) => {}
-            ready => return ready != Ok(0),
         }
     }
 }

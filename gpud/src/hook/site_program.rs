@@ -5,16 +5,14 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use gsys::cgroup::{CgroupRoot, Limits, RunCgroup};
-use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio, launch};
+use gsys::launch::BoundedProgram;
 use gsys::process::Exit;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TAIL_BYTES: u64 = 1024;
 /// As the kernel follows.
@@ -46,86 +44,30 @@ impl SiteProgram<'_> {
             .cgroups
             .map(|root| RunCgroup::create(root, &name, &Limits::default()))
             .transpose()?;
-        let outcome = self.run_in(&program, cgroup.as_ref(), &output);
+        let bounded = BoundedProgram {
+            argv: vec![program.into_os_string()],
+            env: self.environment(),
+            output: &output,
+            cgroup: cgroup.as_ref(),
+            time_limit: self.time_limit,
+        };
+        let outcome = bounded.run();
         if let Some(cgroup) = &cgroup {
             cgroup.kill()?;
             cgroup.wait_empty(Duration::from_secs(5))?;
             cgroup.remove()?;
         }
-        match outcome? {
-            Some(Exit::Code(0)) => Ok(()),
-            Some(Exit::Code(code)) => bail!(
-                "{} {} ended with {code}{}",
-                self.kind,
-                self.path.display(),
-                last_words(&output)
-            ),
-            Some(Exit::Signal(signal, _)) => {
-                bail!(
-                    "{} {} was ended by signal {signal}{}",
-                    self.kind,
-                    self.path.display(),
-                    last_words(&output)
-                )
-            }
-            None => {
+        let (kind, path, words) = (self.kind, self.path.display(), last_words(&output));
+        let end = outcome.map_err(|e| anyhow::anyhow!("{kind}: {e}"))?;
+        match end.exit {
+            _ if end.timed_out => {
                 let secs = self.time_limit.as_secs();
-                bail!(
-                    "{} {} did not end within {secs} s and was killed{}",
-                    self.kind,
-                    self.path.display(),
-                    last_words(&output)
-                )
+                bail!("{kind} {path} did not end within {secs} s and was killed{words}")
             }
+            Exit::Code(0) => Ok(()),
+            Exit::Code(code) => bail!("{kind} {path} ended with {code}{words}"),
+            Exit::Signal(signal, _) => bail!("{kind} {path} was ended by signal {signal}{words}"),
         }
-    }
-
-    /// `None` when the time is up.
-    fn run_in(
-        &self,
-        program: &Path,
-        cgroup: Option<&RunCgroup>,
-        output: &Path,
-    ) -> Result<Option<Exit>> {
-        let identity = Identity {
-            uid: nix::unistd::geteuid().as_raw(),
-            gid: nix::unistd::getegid().as_raw(),
-            groups: nix::unistd::getgroups()?
-                .into_iter()
-                .map(|gid| gid.as_raw())
-                .collect(),
-        };
-        let join = cgroup.map(RunCgroup::join_fds).transpose()?;
-        let mut spec = LaunchSpec::new(vec![program.as_os_str().to_owned()], identity);
-        spec.env = self.environment();
-        spec.stdout = Stdio::Open {
-            path: output.to_owned(),
-            mode: OpenMode::Truncate,
-        };
-        spec.stderr = Stdio::SameAsStdout;
-        spec.umask = 0o077;
-        spec.join = join.as_ref();
-        let launched = launch(&spec).map_err(|e| anyhow::anyhow!("{}: {}", self.kind, e.text))?;
-        let deadline = Instant::now() + self.time_limit;
-        let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match poll(
-                &mut fds,
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-            ) {
-                Err(nix::Error::EINTR) => {}
-                Ok(0) => break,
-                _ => return Ok(Some(gsys::process::reap(launched.pid)?)),
-            }
-        }
-        // With a cgroup all it started goes; without one, its session's leader.
-        if let Some(cgroup) = cgroup {
-            cgroup.kill()?;
-        }
-        let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), nix::libc::SIGKILL);
-        gsys::process::reap(launched.pid)?;
-        Ok(None)
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {

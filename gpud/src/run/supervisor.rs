@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use gmodel::RunId;
 use gmodel::supervise::SupervisorReport;
 use gsys::cgroup::RunCgroup;
+use gsys::process::ends_by;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -210,10 +210,7 @@ impl SupervisorAddress {
             .and_then(|stream| gsys::peer::peer_of(&stream));
         if let Ok(process) = peer.and_then(|peer| gsys::process::pidfd_open(peer.pid)) {
             let _ = gsys::process::pidfd_signal(process.as_fd(), nix::libc::SIGKILL);
-            let _ = poll(
-                &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
-                PollTimeout::from(5000u16),
-            );
+            ends_by(process.as_fd(), Instant::now() + Duration::from_secs(5));
         }
     }
 
@@ -269,23 +266,13 @@ fn is_locked(run_dir: &Path) -> bool {
 
 /// Waits for the process behind a connection to leave; one that does not is killed. Blocking.
 pub fn see_off(supervisor: &OwnedFd) {
-    let mut fds = [PollFd::new(supervisor.as_fd(), PollFlags::POLLIN)];
-    let deadline = Instant::now() + LEAVE_PATIENCE;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match poll(
-            &mut fds,
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-        ) {
-            Err(nix::Error::EINTR) => {}
-            Ok(0) => break,
-            _ => return,
-        }
+    if ends_by(supervisor.as_fd(), Instant::now() + LEAVE_PATIENCE) {
+        return;
     }
     tracing::warn!(
         "a supervisor did not leave within {} s; killed",
         LEAVE_PATIENCE.as_secs()
     );
     let _ = gsys::process::pidfd_signal(supervisor.as_fd(), nix::libc::SIGKILL);
-    let _ = poll(&mut fds, PollTimeout::from(1000u16));
+    ends_by(supervisor.as_fd(), Instant::now() + Duration::from_secs(1));
 }

@@ -88,6 +88,18 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
+impl Identity {
+    /// The daemon's own user.
+    pub fn own() -> nix::Result<Self> {
+        let groups = nix::unistd::getgroups()?;
+        Ok(Self {
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+            groups: groups.into_iter().map(|gid| gid.as_raw()).collect(),
+        })
+    }
+}
+
 impl From<&User> for Identity {
     fn from(user: &User) -> Identity {
         Identity {
