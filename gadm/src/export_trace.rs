@@ -90,16 +90,9 @@ fn say(text: &str) {
 
 fn query(args: &ExportArgs) -> Result<TraceQuery, Failure> {
     let now = local_time::now();
-    let moment = |option: &str, text: &Option<String>| {
-        let read = |text: &String| local_time::read_past(text, now).map(Instant);
-        text.as_ref()
-            .map(read)
-            .transpose()
-            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
-    };
     Ok(TraceQuery {
-        from: moment("from", &args.from)?,
-        to: moment("to", &args.to)?,
+        from: local_time::past_option("from", args.from.as_deref(), now)?,
+        to: local_time::past_option("to", args.to.as_deref(), now)?,
         ..TraceQuery::default()
     })
 }

@@ -133,13 +133,6 @@ fn summary(answer: &IdleReportAnswer) -> String {
 
 fn query(args: &ReportArgs) -> Result<IdleQuery, Failure> {
     let now = local_time::now();
-    let moment = |option: &str, text: &Option<String>| {
-        let read = |text: &String| local_time::read_past(text, now).map(Instant);
-        text.as_ref()
-            .map(read)
-            .transpose()
-            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
-    };
     let secs = |option: &str, text: &Option<String>| {
         let Some(text) = text else { return Ok(None) };
         let limit = TimeLimit::parse(text)
@@ -157,8 +150,8 @@ fn query(args: &ReportArgs) -> Result<IdleQuery, Failure> {
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     Ok(IdleQuery {
-        from: moment("from", &args.from)?,
-        to: moment("to", &args.to)?,
+        from: local_time::past_option("from", args.from.as_deref(), now)?,
+        to: local_time::past_option("to", args.to.as_deref(), now)?,
         user: text(&args.user),
         account: text(&args.account),
         partition: text(&args.partition),

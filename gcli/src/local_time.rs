@@ -2,13 +2,14 @@
 //!
 //! Also the way back: the times that `-S`, `-E` and `--begin` take, in local time.
 
+use crate::Failure;
 use chrono::format::{Item, StrftimeItems};
 use chrono::{
     DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike,
 };
-use gmodel::Timestamp;
 use gmodel::begin_time::BeginTime;
 use gmodel::civil_time::CivilTime;
+use gmodel::{Instant, Timestamp};
 use std::sync::OnceLock;
 
 /// What [`read_in`] said; without it the machine's own zone.
@@ -167,6 +168,22 @@ pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 /// As [`read`].
 pub fn read_end(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     read(text, now).map_err(|why| why.replacen("begin time", "time", 1))
+}
+
+/// An option's time that has been, as [`read_past`] reads it.
+///
+/// # Errors
+/// As [`read`], with the option's name.
+pub fn past_option(
+    option: &str,
+    text: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Instant>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    match read_past(text, now) {
+        Ok(at) => Ok(Some(Instant(at))),
+        Err(why) => Err(Failure::usage(format_args!("--{option}: {why}"))),
+    }
 }
 
 /// As [`read`], of what has been: a time of day is today's, a day without its year is not a year ahead.
