@@ -28,6 +28,12 @@ pub struct CpuTime {
     pub nodes: Duration,
 }
 
+/// The answer of `GET /v1/jobs`.
+#[derive(Deserialize)]
+struct JobList {
+    jobs: Vec<serde_json::Value>,
+}
+
 impl Pool {
     /// `hollow` nodes more only pretend to run.
     pub fn up(dir: &Path, nodes: u32, hollow: u32, gpus: &str) -> anyhow::Result<Self> {
@@ -162,18 +168,10 @@ impl Pool {
         state: &str,
         patience: Duration,
     ) -> anyhow::Result<()> {
-        #[derive(Deserialize)]
-        struct Jobs {
-            jobs: Vec<Job>,
-        }
-        #[derive(Deserialize)]
-        struct Job {
-            state: String,
-        }
         let deadline = Instant::now() + patience;
         loop {
-            let found: Jobs = client.get(&format!("/v1/jobs/{job}"))?;
-            if found.jobs.first().is_some_and(|job| job.state == state) {
+            let found: JobList = client.get(&format!("/v1/jobs/{job}"))?;
+            if found.jobs.first().is_some_and(|job| job["state"] == state) {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -184,14 +182,10 @@ impl Pool {
 
     /// Waits until no job is pending, running or completing.
     pub fn drain(&self, patience: Duration) -> anyhow::Result<()> {
-        #[derive(Deserialize)]
-        struct Jobs {
-            jobs: Vec<serde_json::Value>,
-        }
         let deadline = Instant::now() + patience;
         let mut client = self.client()?;
         loop {
-            let left: Jobs = client.get("/v1/jobs?columns=id")?;
+            let left: JobList = client.get("/v1/jobs?columns=id")?;
             if left.jobs.is_empty() {
                 return Ok(());
             }
@@ -208,11 +202,11 @@ impl Pool {
 
     fn pid(&self, daemon: &str) -> anyhow::Result<i32> {
         #[derive(Deserialize)]
-        struct Alive {
+        struct PidFile {
             pid: i32,
         }
         let text = std::fs::read_to_string(self.dir.join(daemon).join("pid"))?;
-        Ok(serde_json::from_str::<Alive>(&text)?.pid)
+        Ok(serde_json::from_str::<PidFile>(&text)?.pid)
     }
 
     /// Of all processes: a daemon's own time, that of children it has reaped and of those it has now, and what ran in the
