@@ -190,7 +190,7 @@ impl Pki {
         let identity = NodeIdentity {
             name: node.name.clone(),
             role: node.role,
-            admin: holder.admin && node.admin,
+            admin: holder.admin && node.certificate.admin,
             ..holder.clone()
         };
         let command = Command::NodeRenew {
@@ -344,11 +344,11 @@ impl NodeIdentity {
             epoch,
         } = self;
         match state.nodes.get(*node) {
-            Some(known) if known.name == *name && *epoch < known.epoch => Err(format!(
+            Some(known) if known.name == *name && *epoch < known.certificate.epoch => Err(format!(
                 "the certificate of node {name:?} is of its join number {epoch}, and since then the machine joined again or an operator revoked it (gadm node revoke): number {} is in force. If this is the machine, join again with a new token (gadm token node --name {name})",
-                known.epoch
+                known.certificate.epoch
             )),
-            Some(known) if *admin && !known.admin => Err(format!(
+            Some(known) if *admin && !known.certificate.admin => Err(format!(
                 "the certificate of {role} node {name:?} is marked admin, and a newer token took that from it. Join again with a new token (gadm token node)"
             )),
             Some(known) if known.name == *name && known.role == *role => Ok(()),
@@ -498,7 +498,10 @@ mod tests {
         state.nodes.insert(
             NodeId(3),
             gcore::ctl::Node {
-                admin: true,
+                certificate: gcore::ctl::state::NodeCertificate {
+                    admin: true,
+                    ..node.certificate
+                },
                 ..node
             },
         );
@@ -527,7 +530,10 @@ mod tests {
             id: NodeId(3),
             name: "n3".into(),
             role: Role::Compute,
-            epoch: 1,
+            certificate: gcore::ctl::state::NodeCertificate {
+                epoch: 1,
+                ..Default::default()
+            },
             ..Default::default()
         };
         state.nodes.insert(NodeId(3), node);

@@ -243,7 +243,12 @@ fn in_parts(mut plan: Plan, made: PlanOrigin) -> Vec<Plan> {
 
 /// When the next job becomes eligible that is not yet.
 fn next_begin(state: &State, now: Timestamp) -> Option<Timestamp> {
-    state.not_yet.iter().map(|(at, _)| *at).find(|at| *at > now)
+    state
+        .index
+        .not_yet
+        .iter()
+        .map(|(at, _)| *at)
+        .find(|at| *at > now)
 }
 
 /// Lowers the calling thread's priority: answers go before planning. Linux has a nice value for each

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, root};
 use crate::machine::Machine;
-use crate::scenario::{ActKind, Submission};
+use crate::scenario::{ActKind, SubmissionAct};
 use crate::sim_event::SimEvent;
 use gcore::ctl::{Actor, Array, Command, Job, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
@@ -196,8 +196,8 @@ impl Cluster {
         })
     }
 
-    fn spec(&self, submission: &Submission) -> JobSpec {
-        let Submission {
+    fn spec(&self, submission: &SubmissionAct) -> JobSpec {
+        let SubmissionAct {
             gpus,
             nodes,
             tasks,

@@ -26,7 +26,7 @@ pub struct Act {
 
 /// What a user submits. `option` chooses one of the options of [`crate::act`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submission {
+pub struct SubmissionAct {
     pub user: u8,
     pub gpus: u32,
     pub nodes: u32,
@@ -41,7 +41,7 @@ pub struct Submission {
 /// `pick` chooses among the jobs acknowledged so far; times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActKind {
-    Submit(Submission),
+    Submit(SubmissionAct),
     Cancel {
         pick: usize,
     },
@@ -214,7 +214,7 @@ impl Scenario {
 fn submission(prng: &mut Prng) -> ActKind {
     let several = prng.one_in(4);
     let array = prng.one_in(4);
-    ActKind::Submit(Submission {
+    ActKind::Submit(SubmissionAct {
         user: prng.below(3) as u8,
         gpus: prng.range(0, 4) as u32,
         nodes: if several { prng.range(2, 3) as u32 } else { 1 },

@@ -296,6 +296,7 @@ impl<'a> TraceRun<'a> {
         let arrival = arrival.map(|at| self.jobs[at as usize].submit_ms);
         let later = self
             .state
+            .index
             .not_yet
             .first()
             .map(|(at, _)| at.since_millis(self.at(0)));
@@ -351,7 +352,12 @@ impl<'a> TraceRun<'a> {
             self.arrival(job);
         }
         let now = self.now();
-        let due = self.state.not_yet.first().is_some_and(|(at, _)| *at <= now);
+        let due = self
+            .state
+            .index
+            .not_yet
+            .first()
+            .is_some_and(|(at, _)| *at <= now);
         if due || self.ended_since_forget >= FORGET_EVERY {
             self.ended_since_forget = 0;
             self.tell(Input::Wake);

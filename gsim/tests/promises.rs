@@ -1,7 +1,7 @@
 //! Seeds with faults, each to its calm end; a crash at every single commit; and the simulator's own honesty.
 
 use gsim::fuzz::{Summary, run, shrink};
-use gsim::scenario::{Act, ActKind, Scenario, Submission};
+use gsim::scenario::{Act, ActKind, Scenario, SubmissionAct};
 
 fn must_rest(scenario: &Scenario) -> Summary {
     run(scenario, false).unwrap_or_else(|failure| {
@@ -43,7 +43,7 @@ fn whatever_breaks_all_comes_to_rest_and_nothing_is_lost() {
 /// One job on a node, an array, a job on two nodes, a cancel and a requeue.
 fn small_day() -> Scenario {
     let submit = |nodes, tasks| {
-        ActKind::Submit(Submission {
+        ActKind::Submit(SubmissionAct {
             user: 0,
             gpus: 1,
             nodes,
@@ -122,7 +122,7 @@ fn a_crash_of_the_controller_at_any_commit_loses_nothing() {
 fn a_job_that_stands_still_on_a_silent_node_waits_for_the_fence_program() {
     let fenced: u64 = (1..=20)
         .map(|seed| {
-            let submit = ActKind::Submit(Submission {
+            let submit = ActKind::Submit(SubmissionAct {
                 user: 0,
                 gpus: 2,
                 nodes: 1,

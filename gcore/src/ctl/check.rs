@@ -165,11 +165,11 @@ fn watched_are_those_with_deadlines(state: &State, found: &mut Vec<String>) {
         .values()
         .filter(due)
         .map(|node| node.id)
-        .eq(state.watched.iter().copied())
+        .eq(state.index.watched.iter().copied())
     {
         found.push(format!(
             "nodes {:?} are watched, which are not those with a deadline",
-            state.watched
+            state.index.watched
         ));
     }
 }

@@ -25,7 +25,7 @@ pub fn desired(state: &State, id: NodeId) -> DesiredState {
     DesiredState {
         fence,
         runs,
-        gpus: node.gpu_orders.clone(),
+        gpus: node.gpu_work.orders.clone(),
     }
 }
 

@@ -6,7 +6,9 @@ use crate::ctl::apply::index::{index_array, index_job, index_run, watch};
 use crate::ctl::apply::index_pause;
 use crate::ctl::gpu;
 use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
-use crate::ctl::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
+use crate::ctl::state::{
+    AdoptionWindow, Array, AutomaticRemovals, Job, JoinToken, Node, Run, State,
+};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
@@ -50,8 +52,8 @@ impl State {
             tokens: self.tokens.values().cloned().collect(),
             policy: self.own_policy.clone(),
             usage: (*self.usage).clone(),
-            automatic_drains: self.automatic_drains.clone(),
-            automatic_gpus: self.automatic_gpus.clone(),
+            automatic_drains: self.automatic.drains.clone(),
+            automatic_gpus: self.automatic.gpus.clone(),
         }
     }
 
@@ -66,15 +68,17 @@ impl State {
             policy: Arc::new(rows.policy.clone()),
             own_policy: rows.policy,
             usage: Arc::new(rows.usage),
-            automatic_drains: rows.automatic_drains,
-            automatic_gpus: rows.automatic_gpus,
+            automatic: AutomaticRemovals {
+                drains: rows.automatic_drains,
+                gpus: rows.automatic_gpus,
+            },
             ..Self::default()
         };
         for mut node in rows.nodes {
             node.generation = rows.seq.0;
             node.runs.clear();
             bound(&mut node);
-            state.node_names.insert(node.name.clone(), node.id);
+            state.index.node_names.insert(node.name.clone(), node.id);
             let id = node.id;
             state.nodes.insert(id, node);
             watch(&mut state, id);
@@ -101,7 +105,7 @@ impl State {
             index_run(&mut state, &run);
             state.runs.insert(run.id, run);
         }
-        state.gone = gpu::missing::gone(&state);
+        state.index.gone = gpu::missing::gone(&state);
         state
     }
 }

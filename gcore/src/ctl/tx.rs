@@ -3,8 +3,8 @@
 use crate::ctl::apply::apply;
 use crate::ctl::command::{Actor, Refusal};
 use crate::ctl::event::Event;
-use crate::ctl::state::{ForgottenJob, State};
-use gmodel::Timestamp;
+use crate::ctl::state::{Array, ForgottenJob, Job, Node, Run, State};
+use gmodel::{JobId, NodeId, RunId, Timestamp};
 
 /// The state and the events of one input. Events are applied as they are emitted, so that later parts of the
 /// input see them.
@@ -20,6 +20,22 @@ impl Tx<'_> {
     pub fn emit(&mut self, event: Event) {
         apply(self.state, &event);
         self.events.push(event);
+    }
+
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.state.jobs.get(id)
+    }
+
+    pub fn array(&self, id: JobId) -> Option<&Array> {
+        self.state.arrays.get(id)
+    }
+
+    pub fn run(&self, id: RunId) -> Option<&Run> {
+        self.state.runs.get(id)
+    }
+
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.state.nodes.get(id)
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn handle(tx: &mut Tx) {
     try_again(tx);
     let late: Vec<RunId> = tx
         .state
+        .index
         .preparing
         .iter()
         .take_while(|(placed, _)| prepare_ends(tx.state, *placed) <= now)
@@ -35,6 +36,7 @@ pub(crate) fn handle(tx: &mut Tx) {
     gpu::check::wake(tx);
     let due: Vec<JobId> = tx
         .state
+        .index
         .due
         .iter()
         .take_while(|(at, _)| *at <= now)
@@ -83,13 +85,19 @@ fn lose_silent_nodes(tx: &mut Tx) {
 /// Whether a job may start, or the breaker may allow more, by the clock alone.
 fn is_time_due(state: &State, now: Timestamp) -> bool {
     let hour_over = |at: Timestamp| at.plus_secs(3600) <= now;
-    state.not_yet.first().is_some_and(|(at, _)| *at <= now)
+    state
+        .index
+        .not_yet
+        .first()
+        .is_some_and(|(at, _)| *at <= now)
         || state
-            .automatic_drains
+            .automatic
+            .drains
             .first()
             .is_some_and(|(at, _)| hour_over(*at))
         || state
-            .automatic_gpus
+            .automatic
+            .gpus
             .first()
             .is_some_and(|(at, ..)| hour_over(*at))
 }
@@ -110,7 +118,7 @@ fn age_secs(state: &State, is_crowded: bool) -> i64 {
 
 /// How long a finished job stays, with so many older ones.
 fn job_age_secs(state: &State, older: usize) -> i64 {
-    age_secs(state, older + KEPT_FINISHED < state.finished.len())
+    age_secs(state, older + KEPT_FINISHED < state.index.finished.len())
 }
 
 fn array_age_secs(state: &State) -> i64 {
@@ -132,6 +140,7 @@ fn forget_finished(tx: &mut Tx) {
         ended.plus_secs(job_age_secs(state, *older)) <= now
     };
     let jobs: Vec<JobId> = state
+        .index
         .finished
         .iter()
         .enumerate()
@@ -174,15 +183,17 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .filter_map(|node| next_call(state, node))
         .min();
     let prepare = state
+        .index
         .preparing
         .first()
         .map(|(placed, _)| prepare_ends(state, *placed));
     let forget = state
+        .index
         .finished
         .first()
         .map(|(ended, _)| ended.plus_secs(job_age_secs(state, 0)));
-    let eligible = state.not_yet.first().map(|(at, _)| *at);
-    let due = state.due.first().map(|(at, _)| *at);
+    let eligible = state.index.not_yet.first().map(|(at, _)| *at);
+    let due = state.index.due.first().map(|(at, _)| *at);
     let arrays = state
         .arrays
         .values()

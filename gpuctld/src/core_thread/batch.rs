@@ -409,13 +409,13 @@ impl NextWake {
 /// The state for readers: without the clients' keys, the late requests and the dependents, which are many and which no reader
 /// needs.
 fn view_of(state: &mut State) -> State {
-    let keys = std::mem::take(&mut state.client_keys);
-    let specs = std::mem::take(&mut state.late_specs);
-    let dependents = std::mem::take(&mut state.dependents);
+    let keys = std::mem::take(&mut state.index.client_keys);
+    let specs = std::mem::take(&mut state.memo.late_specs);
+    let dependents = std::mem::take(&mut state.index.dependents);
     let view = state.clone();
-    state.dependents = dependents;
-    state.client_keys = keys;
-    state.late_specs = specs;
+    state.index.dependents = dependents;
+    state.index.client_keys = keys;
+    state.memo.late_specs = specs;
     view
 }
 

@@ -265,7 +265,12 @@ impl NodeConnections {
     {
         let (core, node) = (&self.inner.core, identity.node);
         let epoch = identity.epoch;
-        let known = core.view().await.nodes.get(node).map(|node| node.epoch);
+        let known = core
+            .view()
+            .await
+            .nodes
+            .get(node)
+            .map(|node| node.certificate.epoch);
         if known.is_some_and(|known| known < epoch) {
             core.node_input(node, NodeReport::Certificate { epoch })
                 .await?;

@@ -67,7 +67,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 *at,
             );
             // The next GPU in turn need not wait.
-            state.next_check_look = *at;
+            state.memo.next_check_look = *at;
             raise_generation(state, *node);
             watch(state, *node);
         }
@@ -95,7 +95,7 @@ fn checked(
     report: &CheckReport,
     at: Timestamp,
 ) {
-    node.gpu_orders.retain(|order| order.number != number);
+    node.gpu_work.orders.retain(|order| order.number != number);
     if !gave_way {
         change(node, uuid, |checks| checks.take(report, at));
     }
@@ -145,9 +145,12 @@ pub(crate) fn note_freed(state: &mut State, id: NodeId, share: &NodeShare, at: T
         return;
     };
     if let Some(node) = state.nodes.get_mut(id) {
-        node.freed.extend(share.gpus.slots().map(|slot| (slot, at)));
+        node.gpu_work
+            .freed
+            .extend(share.gpus.slots().map(|slot| (slot, at)));
     }
-    state.next_check_look = state
+    state.memo.next_check_look = state
+        .memo
         .next_check_look
         .min(at.plus_secs(i64::from(idle_after_secs)));
 }
@@ -156,7 +159,7 @@ pub(crate) fn note_freed(state: &mut State, id: NodeId, share: &NodeShare, at: T
 fn ordered(state: &mut State, node: NodeId, uuid: &str, what: &GpuAction) {
     let number = state.seq.0;
     if let Some(node) = state.nodes.get_mut(node) {
-        node.gpu_orders.retain(|order| order.uuid != uuid);
+        node.gpu_work.orders.retain(|order| order.uuid != uuid);
         let order = GpuOrder {
             number,
             uuid: uuid.to_owned(),
@@ -166,13 +169,15 @@ fn ordered(state: &mut State, node: NodeId, uuid: &str, what: &GpuAction) {
         if !matches!(order.what, GpuAction::Check(_)) {
             refuse(node, uuid, String::new());
         }
-        node.gpu_orders.push(order);
+        node.gpu_work.orders.push(order);
     }
 }
 
 fn order_ended(state: &mut State, node: NodeId, done: &GpuOrderDone) {
     if let Some(node) = state.nodes.get_mut(node) {
-        node.gpu_orders.retain(|order| order.number != done.number);
+        node.gpu_work
+            .orders
+            .retain(|order| order.number != done.number);
         refuse(node, &done.uuid, done.error.clone());
     }
 }
@@ -189,8 +194,8 @@ fn refuse(node: &mut Node, uuid: &str, why: String) {
 /// Updates the index of GPUs that no node has.
 fn noted(state: &mut State, node: NodeId, uuid: &str, kind: GpuNoteKind) {
     match kind {
-        GpuNoteKind::Gone => drop(state.gone.insert(uuid.to_owned(), node)),
-        GpuNoteKind::Appeared | GpuNoteKind::Moved => drop(state.gone.remove(uuid)),
+        GpuNoteKind::Gone => drop(state.index.gone.insert(uuid.to_owned(), node)),
+        GpuNoteKind::Appeared | GpuNoteKind::Moved => drop(state.index.gone.remove(uuid)),
         // A silent node it left does not count it as present any more.
         GpuNoteKind::Left => {
             forget_entry(state, node, uuid, |gpu| {
@@ -201,7 +206,7 @@ fn noted(state: &mut State, node: NodeId, uuid: &str, kind: GpuNoteKind) {
             forget_entry(state, node, uuid, |_| {});
             // A sick GPU that is put in again stays sick.
             if !state.gpu(node, uuid).is_some_and(is_out_of_service) {
-                state.gone.remove(uuid);
+                state.index.gone.remove(uuid);
             }
         }
         _ => {}
@@ -212,7 +217,7 @@ fn forget_entry(state: &mut State, node: NodeId, uuid: &str, change: impl FnOnce
     let Some(node) = state.nodes.get_mut(node) else {
         return;
     };
-    node.gpu_orders.retain(|order| order.uuid != uuid);
+    node.gpu_work.orders.retain(|order| order.uuid != uuid);
     if let Some(gpu) = Arc::make_mut(&mut node.gpus)
         .iter_mut()
         .find(|gpu| gpu.info.uuid == uuid)
@@ -225,7 +230,7 @@ fn forget_entry(state: &mut State, node: NodeId, uuid: &str, change: impl FnOnce
 /// Counts a GPU that went out of service automatically, for the breaker.
 fn count(state: &mut State, event: &Event) {
     if let Some(line) = event.of_gpu().filter(|line| line.automatic) {
-        state.automatic_gpus.insert((line.at, line.node, line.uuid));
+        state.automatic.gpus.insert((line.at, line.node, line.uuid));
     }
 }
 
@@ -233,9 +238,10 @@ fn count(state: &mut State, event: &Event) {
 fn note_cut(node: &mut Node, uuid: &str, what: &GpuAction, at: Timestamp) {
     if let GpuAction::Cut { profiles } = what {
         let gpus = &node.gpus;
-        node.cuts
+        node.gpu_work
+            .cuts
             .retain(|uuid, _| gpus.iter().any(|gpu| gpu.info.uuid == *uuid));
-        node.cuts.insert(
+        node.gpu_work.cuts.insert(
             uuid.to_owned(),
             CutRecord {
                 at,
@@ -257,5 +263,5 @@ pub(crate) fn drop_orders_on(node: &mut Node, share: &NodeShare) {
         GpuAction::Check(program) => held.contains(&order.uuid) || held.contains(&program.peer),
         _ => false,
     };
-    node.gpu_orders.retain(|order| !concerns(order));
+    node.gpu_work.orders.retain(|order| !concerns(order));
 }

@@ -75,16 +75,16 @@ fn sampled(state: &mut State, event: &Event) {
                 watched_secs: *watched_secs,
                 idle_secs: idle_secs.clone(),
             };
-            let mut known = state.idle_seen.get(*run).cloned().unwrap_or_default();
+            let mut known = state.memo.idle_seen.get(*run).cloned().unwrap_or_default();
             known.by_node.insert(*node, sample);
-            state.idle_seen.insert(*run, known);
+            state.memo.idle_seen.insert(*run, known);
         }
         Event::RunIdled {
             run,
             levels,
             watched_secs,
         } => {
-            let known = state.idle_seen.get_mut(*run).expect("it was sampled");
+            let known = state.memo.idle_seen.get_mut(*run).expect("it was sampled");
             (known.levels, known.watched_secs) = (*levels, *watched_secs);
         }
         _ => {}

@@ -8,9 +8,9 @@ use gmodel::{JobId, JobSpec, JobState, NodeId, RunId, Timestamp};
 pub(crate) fn watch(state: &mut State, id: NodeId) {
     let node = state.nodes.get(id);
     if node.is_some_and(Node::has_deadline) {
-        state.watched.insert(id);
+        state.index.watched.insert(id);
     } else {
-        state.watched.remove(&id);
+        state.index.watched.remove(&id);
     }
 }
 
@@ -20,13 +20,13 @@ pub(crate) fn index_job(state: &mut State, job: &Job) {
             uid: job.spec.user.uid,
             key: key.clone(),
         };
-        state.client_keys.insert(key, job.id);
+        state.index.client_keys.insert(key, job.id);
     }
     if let (true, Some(ended)) = (job.state.is_final(), job.past.ended) {
-        state.finished.insert((ended, job.id));
+        state.index.finished.insert((ended, job.id));
     }
     if !job.state.is_final() {
-        state.tally.add(&job.spec, 1);
+        state.index.tally.add(&job.spec, 1);
     }
     if job.state == JobState::Pending {
         index_waits(state, EntryId::Job(job.id), job.waits.as_deref());
@@ -38,7 +38,10 @@ pub(crate) fn index_job(state: &mut State, job: &Job) {
 
 /// When a job that failed with its nodes is tried again, and when on nodes that failed to launch it.
 pub(crate) fn index_tries(state: &mut State, job: &Job) {
-    state.not_yet.extend(job.tries().map(|at| (at, job.id)));
+    state
+        .index
+        .not_yet
+        .extend(job.tries().map(|at| (at, job.id)));
 }
 
 pub(crate) fn index_array(state: &mut State, array: &Array) {
@@ -47,10 +50,10 @@ pub(crate) fn index_array(state: &mut State, array: &Array) {
             uid: array.spec.user.uid,
             key: key.clone(),
         };
-        state.client_keys.insert(key, array.id);
+        state.index.client_keys.insert(key, array.id);
     }
     index_waits(state, EntryId::Array(array.id), array.waits.as_deref());
-    state.tally.add(&array.spec, array.pending.len());
+    state.index.tally.add(&array.spec, array.pending.len());
     if !array.pending.is_empty() {
         index_deadline(state, array.id, &array.spec, array.limit_secs);
     }
@@ -65,8 +68,11 @@ pub(crate) fn index_array(state: &mut State, array: &Array) {
 
 fn index_waits(state: &mut State, entry: EntryId, waits: Option<&OpenDependency>) {
     for wait in waits.into_iter().flat_map(|waits| &waits.on) {
-        state.dependents.insert((wait.of, entry));
-        state.due.extend(wait.until.map(|at| (at, entry.id())));
+        state.index.dependents.insert((wait.of, entry));
+        state
+            .index
+            .due
+            .extend(wait.until.map(|at| (at, entry.id())));
     }
 }
 
@@ -85,6 +91,7 @@ pub(crate) fn index_begin(
         .switches
         .and_then(|wanted| wanted.waits_until(eligible));
     state
+        .index
         .not_yet
         .extend(later.into_iter().chain(any_switches).map(|at| (at, id)));
 }
@@ -97,6 +104,7 @@ pub(crate) fn index_deadline(
     limit_secs: Option<u32>,
 ) {
     state
+        .index
         .due
         .extend(last_start(spec, limit_secs).map(|at| (at, id)));
 }
@@ -121,16 +129,16 @@ pub(crate) fn set_waits(state: &mut State, who: EntryId, waits: Option<Box<OpenD
     };
     let before = std::mem::replace(slot, waits.clone());
     for wait in before.iter().flat_map(|waits| &waits.on) {
-        state.dependents.remove(&(wait.of, who));
+        state.index.dependents.remove(&(wait.of, who));
     }
     index_waits(state, who, waits.as_deref());
 }
 
 pub(crate) fn index_run(state: &mut State, run: &Run) {
     if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
-        state.preparing.insert((run.placed, run.id));
+        state.index.preparing.insert((run.placed, run.id));
     }
-    state.making_room.extend(
+    state.index.making_room.extend(
         run.stop
             .as_ref()
             .and_then(|stop| Some((stop.for_job?, run.id))),
@@ -141,7 +149,7 @@ pub(crate) fn index_run(state: &mut State, run: &Run) {
 /// Keeps the index of runs for which the site's idle program is still to be called.
 pub(crate) fn index_idle_untold(state: &mut State, id: RunId, is_untold: bool) {
     match is_untold {
-        true => state.idle_untold.insert(id),
-        false => state.idle_untold.remove(&id),
+        true => state.index.idle_untold.insert(id),
+        false => state.index.idle_untold.remove(&id),
     };
 }

@@ -129,7 +129,7 @@ pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
     let (id, none_left) = (array.id, array.pending.is_empty());
     index_job(state, &job);
     // The array's count included it.
-    state.tally.remove(&job.spec, 1);
+    state.index.tally.remove(&job.spec, 1);
     state.jobs.insert(job.id, job);
     if none_left {
         set_waits(state, EntryId::Array(id), None);
@@ -219,9 +219,9 @@ pub(crate) fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut J
     let before = job_mut(state, id).spec.clone();
     let mut spec = (*before).clone();
     change(&mut spec);
-    let after = state.late_specs.share(spec);
-    state.tally.remove(&before, 1);
-    state.tally.add(&after, 1);
+    let after = state.memo.late_specs.share(spec);
+    state.index.tally.remove(&before, 1);
+    state.index.tally.add(&after, 1);
     job_mut(state, id).spec = after;
 }
 
@@ -245,8 +245,8 @@ pub(crate) fn updated(state: &mut State, id: JobId, change: &JobChange) {
         job_mut(state, id).spec.clone(),
     );
     if !over {
-        state.tally.remove(&before, 1);
-        state.tally.add(&after, 1);
+        state.index.tally.remove(&before, 1);
+        state.index.tally.add(&after, 1);
     }
     let job = state
         .jobs
@@ -277,8 +277,8 @@ pub(crate) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
         array.eligible,
     );
     let untouched = array.pending.len();
-    state.tally.remove(&before, untouched);
-    state.tally.add(&spec, untouched);
+    state.index.tally.remove(&before, untouched);
+    state.index.tally.add(&spec, untouched);
     index_begin(state, id, submitted, eligible, &spec);
     index_deadline(state, id, &spec, limit_secs);
 }
@@ -296,8 +296,8 @@ pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
     job.past.cancelled_by = Some(by.to_owned());
     job.past.end_text = text.to_owned();
     let (task, spec) = (job.task, job.spec.clone());
-    state.tally.remove(&spec, 1);
-    state.finished.insert((at, id));
+    state.index.tally.remove(&spec, 1);
+    state.index.finished.insert((at, id));
     set_waits(state, EntryId::Job(id), None);
     if let Some(task) = task {
         let array = array_mut(state, task.array);
@@ -323,7 +323,7 @@ pub(crate) fn tasks_cancelled(
     array.cancelled_by = Some(by.to_owned());
     close_array(array, at);
     let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
-    state.tally.remove(&spec, positions.len());
+    state.index.tally.remove(&spec, positions.len());
     if none_left {
         set_waits(state, EntryId::Array(id), None);
     }
@@ -371,12 +371,13 @@ pub(crate) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
     let gone: BTreeSet<JobId> = jobs.iter().copied().collect();
     // They are the oldest, so this looks at hardly any other.
     let oldest = state
+        .index
         .finished
         .iter()
         .filter(|(_, id)| gone.contains(id))
         .take(gone.len());
     for key in oldest.copied().collect::<Vec<_>>() {
-        state.finished.remove(&key);
+        state.index.finished.remove(&key);
     }
     for id in jobs {
         if let Some(job) = state.jobs.remove(*id) {
@@ -392,7 +393,7 @@ pub(crate) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
 
 fn forget_key(state: &mut State, uid: u32, key: Option<Arc<str>>) {
     if let Some(key) = key {
-        state.client_keys.remove(&ClientKey { uid, key });
+        state.index.client_keys.remove(&ClientKey { uid, key });
     }
 }
 

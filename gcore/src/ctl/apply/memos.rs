@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Nodes or partitions changed.
 pub(crate) fn forget_what_fits(state: &mut State) {
-    state.feasible = Arc::default();
-    state.members = OnceLock::new();
+    state.memo.feasible = Arc::default();
+    state.memo.members = OnceLock::new();
 }
 
 /// Most requests that are remembered as feasible.
@@ -18,28 +18,28 @@ const MAX_FEASIBLE: usize = 1024;
 /// Remembers that a request fits a partition on so many nodes.
 pub(crate) fn note_fit(state: &mut State, partition: &str, asked: &Request, nodes: u32) {
     let shape = (partition.to_owned(), asked.clone());
-    if state.feasible.contains_key(&shape) {
+    if state.memo.feasible.contains_key(&shape) {
         return;
     }
-    if state.feasible.len() >= MAX_FEASIBLE {
-        state.feasible = Arc::default();
+    if state.memo.feasible.len() >= MAX_FEASIBLE {
+        state.memo.feasible = Arc::default();
     }
-    Arc::make_mut(&mut state.feasible).insert(shape, nodes);
+    Arc::make_mut(&mut state.memo.feasible).insert(shape, nodes);
 }
 
 /// The request with the parts that earlier requests have in memory already.
 pub(crate) fn share_spec(state: &mut State, spec: JobSpec) -> Arc<JobSpec> {
-    state.late_specs.share(spec)
+    state.memo.late_specs.share(spec)
 }
 
 /// A plan made before now does not start the job.
 pub(crate) fn note_respecified(state: &mut State, job: JobId) {
-    state.respecified.insert(job, state.seq);
+    state.memo.respecified.insert(job, state.seq);
 }
 
 /// Drops the marks that a plan made from `made_from` has seen.
 pub(crate) fn forget_respecified(state: &mut State, made_from: Seq) {
-    state.respecified.retain(|_, at| *at > made_from);
+    state.memo.respecified.retain(|_, at| *at > made_from);
 }
 
 /// Remembers an accepted submission where submissions a minute are limited.
@@ -57,6 +57,6 @@ pub(crate) fn note_submission(state: &mut State, spec: &JobSpec, now: Timestamp)
         );
     }
     for (subject, most) in limited {
-        state.minutes.note(subject, most, now);
+        state.memo.minutes.note(subject, most, now);
     }
 }

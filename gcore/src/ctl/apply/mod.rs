@@ -261,7 +261,7 @@ pub fn apply(state: &mut State, event: &Event) {
         | Event::GpuNoted { .. }
         | Event::GpuChecked { .. }
         | Event::GpuJudged { .. } => gpus::apply(state, event),
-        Event::GpuChecksLooked { next } => state.next_check_look = *next,
+        Event::GpuChecksLooked { next } => state.memo.next_check_look = *next,
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());
         }
@@ -310,12 +310,12 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::TimeReached { until } => {
             let after = (until.plus_millis(1), JobId(0));
-            state.not_yet = state.not_yet.split_off(&after);
-            state.due = state.due.split_off(&after);
+            state.index.not_yet = state.index.not_yet.split_off(&after);
+            state.index.due = state.index.due.split_off(&after);
             state.time_reached = state.time_reached.max(*until);
             let hour_ago = until.plus_secs(-3600);
-            state.automatic_drains.retain(|(at, _)| *at > hour_ago);
-            state.automatic_gpus.retain(|(at, ..)| *at > hour_ago);
+            state.automatic.drains.retain(|(at, _)| *at > hour_ago);
+            state.automatic.gpus.retain(|(at, ..)| *at > hour_ago);
         }
     }
 }

@@ -27,26 +27,29 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 ..Node::default()
             };
             state.next_node = state.next_node.max(node.0 + 1);
-            state.node_names.insert(name.clone(), *node);
+            state.index.node_names.insert(name.clone(), *node);
             state.nodes.insert(*node, joined);
             forget_what_fits(state);
         }
-        Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
+        Event::NodeAdminChanged { node, admin, .. } => {
+            node_mut(state, *node).certificate.admin = *admin
+        }
         Event::NodeEpochRaised { node, epoch, .. } => {
             let generation = state.seq.0;
             let one = node_mut(state, *node);
-            (one.epoch, one.renewed) = (*epoch, None);
+            (one.certificate.epoch, one.certificate.renewed) = (*epoch, None);
             // Makes the node's connection check its certificate again.
             one.generation = generation;
         }
         Event::NodeRenewed { node, from, at, .. } => {
             let one = node_mut(state, *node);
             let count = one
+                .certificate
                 .renewed
                 .as_ref()
                 .map_or(0, |before| before.count)
                 .saturating_add(1);
-            one.renewed = Some(Box::new(CertificateRenewal {
+            one.certificate.renewed = Some(Box::new(CertificateRenewal {
                 at: *at,
                 from: from.clone(),
                 count,
@@ -61,7 +64,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             }
             // A boot may undo MIG cuts.
             if one.life.boot != life.boot {
-                one.cuts.clear();
+                one.gpu_work.cuts.clear();
             }
             one.life = Arc::new(life.clone());
             one.link = Link::Up;
@@ -92,7 +95,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             automatic,
         } => {
             if *automatic {
-                state.automatic_drains.insert((mark.since, *node));
+                state.automatic.drains.insert((mark.since, *node));
             }
             node_mut(state, *node).drains.push(mark.clone());
         }
@@ -121,7 +124,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             at,
         } => {
             if *automatic {
-                state.automatic_drains.insert((*at, *node));
+                state.automatic.drains.insert((*at, *node));
             }
             let number = state.seq.0;
             let fencing = node_mut(state, *node).fencing.get_or_insert_default();
@@ -157,9 +160,9 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeRemoved { node, .. } => {
             if let Some(node) = state.nodes.remove(*node) {
-                state.node_names.remove(&node.name);
-                state.watched.remove(&node.id);
-                state.gone.retain(|_, from| *from != node.id);
+                state.index.node_names.remove(&node.name);
+                state.index.watched.remove(&node.id);
+                state.index.gone.retain(|_, from| *from != node.id);
             }
             forget_what_fits(state);
         }
@@ -178,7 +181,7 @@ pub(crate) fn unheard(state: &mut State, at: Timestamp) {
     for id in up {
         let node = node_mut(state, id);
         (node.link, node.link_since) = (Link::Silent, at);
-        state.watched.insert(id);
+        state.index.watched.insert(id);
     }
 }
 
@@ -235,7 +238,7 @@ pub(crate) fn index_pause(state: &mut State, id: NodeId) {
         .get(id)
         .and_then(|node| node::pause::paused(node, Timestamp(i64::MIN)))
         .map(|(until, _)| until);
-    state.not_yet.extend(until.map(|at| (at, JobId(0))));
+    state.index.not_yet.extend(until.map(|at| (at, JobId(0))));
 }
 
 /// Most strikes that a node keeps.

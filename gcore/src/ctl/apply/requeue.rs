@@ -50,8 +50,8 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     job.past.cancelled_by = None;
     let (task, spec, limit_secs, submitted) =
         (job.task, job.spec.clone(), job.limit_secs, job.submitted);
-    state.finished.retain(|(_, one)| *one != id);
-    state.tally.add(&spec, 1);
+    state.index.finished.retain(|(_, one)| *one != id);
+    state.index.tally.add(&spec, 1);
     if !spec.partitions.is_empty() {
         respecify(state, id, |spec| spec.unsettle());
     }
@@ -82,7 +82,7 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
         array.submitted,
         array.eligible,
     );
-    state.tally.add(&spec, positions.len());
+    state.index.tally.add(&spec, positions.len());
     index_begin(state, id, submitted, eligible, &spec);
     index_deadline(state, id, &spec, limit_secs);
 }

@@ -110,7 +110,7 @@ pub(crate) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
     let run = run_mut(state, id);
     run.go = Some(at);
     let placed = run.placed;
-    state.preparing.remove(&(placed, id));
+    state.index.preparing.remove(&(placed, id));
 }
 
 pub(crate) fn reported(
@@ -190,9 +190,9 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     run.step_holds.clear();
     let placed = run.placed;
     let idled = run.stop.as_ref().is_some_and(|stop| stop.by == IDLE_POLICY);
-    state.preparing.remove(&(placed, id));
-    state.idle_untold.remove(&id);
-    state.idle_seen.remove(id);
+    state.index.preparing.remove(&(placed, id));
+    state.index.idle_untold.remove(&id);
+    state.memo.idle_seen.remove(id);
     let job = job_mut(state, id.job);
     let idle_requeues = if idled && outcome.requeue.is_some() {
         job.past.idle_requeues + 1
@@ -342,8 +342,8 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let job = job_mut(state, id.job);
         job.past.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
         let spec = job.spec.clone();
-        state.tally.remove(&spec, 1);
-        state.finished.insert((at, id.job));
+        state.index.tally.remove(&spec, 1);
+        state.index.finished.insert((at, id.job));
     }
     if let Some(task) = task {
         let array = array_mut(state, task.array);

@@ -11,9 +11,12 @@ pub(crate) fn stopping(state: &mut State, id: RunId, stop: &Stop) {
         ..stop.clone()
     });
     let placed = run.placed;
-    state.preparing.remove(&(placed, id));
+    state.index.preparing.remove(&(placed, id));
     forget(state, id, before.as_ref());
-    state.making_room.extend(stop.for_job.map(|job| (job, id)));
+    state
+        .index
+        .making_room
+        .extend(stop.for_job.map(|job| (job, id)));
 }
 
 pub(crate) fn unneeded(state: &mut State, id: RunId, for_job: JobId, called_back: bool) {
@@ -33,13 +36,13 @@ pub(crate) fn unneeded(state: &mut State, id: RunId, for_job: JobId, called_back
     );
     if called_back {
         run.called_back = run.stop.take().map(Box::new);
-        state.making_room.remove(&(for_job, id));
+        state.index.making_room.remove(&(for_job, id));
     }
 }
 
 /// A run makes room no more: it is clean on all its nodes, or was told otherwise.
 pub(crate) fn forget(state: &mut State, run: RunId, stop: Option<&Stop>) {
     if let Some(job) = stop.and_then(|stop| stop.for_job) {
-        state.making_room.remove(&(job, run));
+        state.index.making_room.remove(&(job, run));
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn next_look(state: &State) -> Option<Timestamp> {
         .config
         .diagnostics
         .is_some()
-        .then_some(state.next_check_look)
+        .then_some(state.memo.next_check_look)
 }
 
 /// GPUs that may be checked now, one a node, longest unchecked first; and when the next may be.
@@ -176,7 +176,8 @@ fn is_peer(gpu: &GpuEntry, other: &GpuEntry) -> bool {
 
 fn is_peer_checked(state: &State, gpu: &GpuEntry) -> bool {
     let checked = |node: &Node, uuid: &str| {
-        node.gpu_orders
+        node.gpu_work
+            .orders
             .iter()
             .any(|order| is_check(order) && order.uuid == uuid)
     };
@@ -231,7 +232,12 @@ fn due_at(
 }
 
 fn idle_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> Timestamp {
-    let freed = node.freed.get(&gpu.slot).copied().unwrap_or_default();
+    let freed = node
+        .gpu_work
+        .freed
+        .get(&gpu.slot)
+        .copied()
+        .unwrap_or_default();
     freed
         .max(state.started)
         .plus_secs(i64::from(terms.idle_after_secs))
@@ -315,7 +321,7 @@ fn takes_checks(state: &State, node: &Node) -> bool {
     let holds = |partition: &&Partition| partition.holds(&node.name, &node.inventory.features);
     let mut partitions = state.config.partitions.iter().filter(holds).peekable();
     node.is_available()
-        && node.gpu_orders.is_empty()
+        && node.gpu_work.orders.is_empty()
         && partitions.peek().is_some()
         && partitions.all(|partition| partition.diagnostics)
 }
@@ -348,7 +354,7 @@ fn most_at_once(state: &State, terms: &Diagnostics) -> usize {
 /// Open checks on nodes that are up.
 fn under_way(state: &State) -> usize {
     let up = state.nodes.values().filter(|node| node.link == Link::Up);
-    up.flat_map(|node| &node.gpu_orders)
+    up.flat_map(|node| &node.gpu_work.orders)
         .filter(|order| is_check(order))
         .count()
 }
@@ -380,11 +386,7 @@ pub(crate) fn asked(
             "gpuctld.toml has no [diagnostics]: nothing is known that would check a GPU".into(),
         );
     };
-    let Some(gpu) = node
-        .gpus
-        .iter()
-        .find(|gpu| gpu.info.uuid == uuid && gpu.present)
-    else {
+    let Some(gpu) = state.gpu(node.id, uuid).filter(|gpu| gpu.present) else {
         return refuse(
             RefusalCode::NotFound,
             format!("{name} has no GPU {uuid} now"),
@@ -402,7 +404,8 @@ pub(crate) fn asked(
         return refuse(RefusalCode::Unavailable, format!("{name} is not connected"));
     }
     if let Some(order) = node
-        .gpu_orders
+        .gpu_work
+        .orders
         .iter()
         .find(|order| order.uuid == uuid || is_check(order))
     {
@@ -431,10 +434,8 @@ pub(crate) fn asked(
 pub(crate) fn yield_to(tx: &mut Tx, allocation: &Allocation, run: RunId) {
     for share in allocation {
         let Some(node) = tx
-            .state
-            .nodes
-            .get(share.node)
-            .filter(|node| node.gpu_orders.iter().any(is_check))
+            .node(share.node)
+            .filter(|node| node.gpu_work.orders.iter().any(is_check))
         else {
             continue;
         };
@@ -459,7 +460,8 @@ fn checks_on(node: &Node, share: &NodeShare) -> Vec<GpuOrder> {
         .filter_map(|slot| node.gpus.get(usize::from(slot.0)))
         .map(|gpu| gpu.info.board())
         .collect();
-    node.gpu_orders
+    node.gpu_work
+        .orders
         .iter()
         .filter(|order| boards.iter().any(|uuid| concerns(order, uuid)))
         .cloned()
@@ -563,7 +565,8 @@ fn take_out(tx: &mut Tx) {
     let confirmed = |(node, gpu): (&Node, &GpuEntry)| {
         let kept = confirmed(tx.state, gpu)?;
         let ordered = node
-            .gpu_orders
+            .gpu_work
+            .orders
             .iter()
             .any(|order| order.uuid == gpu.info.uuid && !is_check(order));
         let reason = clipped(&format!(
@@ -605,7 +608,7 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     for node in state
         .nodes
         .values()
-        .filter(|node| node.gpu_orders.iter().any(is_check))
+        .filter(|node| node.gpu_work.orders.iter().any(is_check))
     {
         let held = held_slots(state, node);
         let of = |order: &&GpuOrder| {
@@ -613,7 +616,7 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
                 .iter()
                 .any(|gpu| held.contains(&gpu.slot) && concerns(order, gpu.info.board()))
         };
-        found.extend(node.gpu_orders.iter().filter(of).map(|order| {
+        found.extend(node.gpu_work.orders.iter().filter(of).map(|order| {
             format!(
                 "GPU {} of node {} is to be checked and a run holds it",
                 order.uuid, node.name

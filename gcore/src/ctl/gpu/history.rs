@@ -22,7 +22,7 @@ struct HistoryNote {
 /// Records what is new in this inventory, before it is applied. Returns the UUIDs of GPUs that newly wait for
 /// a repair step.
 pub(crate) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<String> {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return Vec::new();
     };
     let mut notes = Vec::new();

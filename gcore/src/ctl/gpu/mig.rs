@@ -21,11 +21,12 @@ use std::sync::Arc;
 /// Orders the cuts of a plan that are still valid.
 pub(crate) fn enter(tx: &mut Tx, cuts: Vec<Cut>) {
     for cut in cuts {
-        let Some(node) = tx.state.nodes.get(cut.node) else {
+        let Some(node) = tx.node(cut.node) else {
             continue;
         };
         let ordered = node
-            .gpu_orders
+            .gpu_work
+            .orders
             .iter()
             .any(|order| order.uuid == cut.uuid && !gpu::check::is_check(order));
         if node.link == Link::Up
@@ -116,13 +117,13 @@ pub(crate) fn holder(state: &State, node: &Node, uuid: &str) -> Option<RunId> {
 
 /// The node's GPUs as the scheduler may assign them.
 pub(crate) fn gpus_of(node: &Node) -> Arc<Vec<GpuEntry>> {
-    if node.gpu_orders.is_empty() && node.gpus.iter().all(|gpu| gpu.checks.is_none()) {
+    if node.gpu_work.orders.is_empty() && node.gpus.iter().all(|gpu| gpu.checks.is_none()) {
         return node.gpus.clone();
     }
     let mut gpus = Vec::clone(&node.gpus);
     // The scheduler ignores check records: without this the shared list would be copied.
     gpus.iter_mut().for_each(|gpu| gpu.checks = None);
-    if !node.gpu_orders.is_empty() {
+    if !node.gpu_work.orders.is_empty() {
         for gpu in gpus
             .iter_mut()
             .filter(|gpu| node.is_being_cut(gpu) && gpu.info.fault.is_empty())
@@ -137,7 +138,8 @@ pub(crate) fn gpus_of(node: &Node) -> Arc<Vec<GpuEntry>> {
 pub(crate) fn of_node(node: &Node) -> NodeMig {
     let boards = node.inventory.mig.clone();
     let ordered = node
-        .gpu_orders
+        .gpu_work
+        .orders
         .iter()
         .filter(|order| !gpu::check::is_check(order))
         .map(|order| order.uuid.clone())
@@ -146,10 +148,10 @@ pub(crate) fn of_node(node: &Node) -> NodeMig {
         GpuAction::Cut { profiles } => Some((order.uuid.clone(), profiles.clone())),
         _ => None,
     };
-    let being_cut = node.gpu_orders.iter().filter_map(cut).collect();
+    let being_cut = node.gpu_work.orders.iter().filter_map(cut).collect();
     NodeMig {
         boards,
-        cuts: node.cuts.clone(),
+        cuts: node.gpu_work.cuts.clone(),
         ordered,
         being_cut,
     }
@@ -159,7 +161,8 @@ pub(crate) fn of_node(node: &Node) -> NodeMig {
 pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     for node in state.nodes.values() {
         let cuts = node
-            .gpu_orders
+            .gpu_work
+            .orders
             .iter()
             .filter(|order| matches!(order.what, GpuAction::Cut { .. }));
         for order in cuts {
@@ -178,6 +181,7 @@ mod tests {
     use super::*;
     use crate::ctl::command::{Actor, Command, Input, NodeReport, Reply};
     use crate::ctl::snapshot;
+    use crate::ctl::state::GpuWork;
     use crate::ctl::{check, desired, handle};
     use gmodel::Timestamp;
     use gmodel::config::{ClusterConfig, MigCuts, Partition};
@@ -543,13 +547,17 @@ mod tests {
             profiles: vec!["3g.40gb".into()],
         };
         let check = GpuAction::Check(gmodel::gpu_check::CheckProgram::default());
-        let gpu_orders = vec![
+        let orders = vec![
             order("a", cut),
             order("b", GpuAction::Return),
             order("c", check),
         ];
+        let gpu_work = GpuWork {
+            orders,
+            ..GpuWork::default()
+        };
         let told = of_node(&Node {
-            gpu_orders,
+            gpu_work,
             ..Node::default()
         });
         assert_eq!(told.ordered.iter().collect::<Vec<_>>(), ["a", "b"]);

@@ -22,6 +22,7 @@ pub(crate) fn was_in(state: &State, silent: &[NodeId], id: NodeId, uuid: &str) -
             .find(|from| *from != id && state.gpu(*from, uuid).is_some_and(|gpu| gpu.present))
     };
     state
+        .index
         .gone
         .get(uuid)
         .copied()
@@ -64,9 +65,7 @@ pub(crate) fn was_sick(state: &State, from: NodeId, uuid: &str) -> bool {
 /// the GPU.
 pub(crate) fn left(tx: &mut Tx, uuid: String, from: NodeId, to: NodeId) {
     let name = |id: NodeId| {
-        tx.state
-            .nodes
-            .get(id)
+        tx.node(id)
             .map_or_else(String::new, |node| node.name.clone())
     };
     let (old, new) = (name(from), name(to));

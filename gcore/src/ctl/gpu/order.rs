@@ -18,7 +18,7 @@ pub(crate) fn order(
     what: GpuAction,
 ) -> Result<Reply, Refusal> {
     operator_only(actor, "giving orders for a GPU")?;
-    let known = tx.state.nodes.get(node);
+    let known = tx.node(node);
     let known = known.ok_or_else(|| Refusal::not_found(format!("no node number {node}")))?;
     let name = &known.name;
     if !known.gpus.iter().any(|gpu| gpu.info.uuid == uuid) {
@@ -37,7 +37,7 @@ pub(crate) fn order(
         );
         return Err(Refusal::invalid(text));
     }
-    if known.gpu_orders.len() >= MAX_OPEN {
+    if known.gpu_work.orders.len() >= MAX_OPEN {
         let text = format!(
             "{name} has not answered {MAX_OPEN} orders for its GPUs. Look whether its gpud is connected."
         );
@@ -72,12 +72,13 @@ pub(crate) fn order(
 pub(crate) fn ended(tx: &mut Tx, node: NodeId, done: Vec<GpuOrderDone>) {
     for mut done in done {
         let open = |node: &Node| {
-            node.gpu_orders
+            node.gpu_work
+                .orders
                 .iter()
                 .find(|order| order.number == done.number)
                 .map(gpu::check::is_check)
         };
-        match tx.state.nodes.get(node).and_then(open) {
+        match tx.node(node).and_then(open) {
             None => continue,
             Some(true) => {
                 gpu::check::ended(tx, node, done);
@@ -235,6 +236,6 @@ mod tests {
                 .contains("node1 has no GPU GPU-x")
         );
         assert!(text(order(&mut state, true, "GPU-a", quarantine(" "))).contains("--reason"));
-        assert!(state.nodes.get(NODE).unwrap().gpu_orders.is_empty());
+        assert!(state.nodes.get(NODE).unwrap().gpu_work.orders.is_empty());
     }
 }

@@ -19,13 +19,13 @@ fn is_drained_for_boot(node: &Node) -> bool {
 
 /// Allows the steps that wait on this node, as far as possible, and lifts the drain after its boot.
 pub(crate) fn look(tx: &mut Tx, id: NodeId) {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     if node.has_step_waiting() {
         allow(tx, id);
     }
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let booting = |gpu: &GpuEntry| {
@@ -35,7 +35,7 @@ pub(crate) fn look(tx: &mut Tx, id: NodeId) {
             .is_some_and(|standing| standing.stage == RepairStage::Booting)
     };
     if is_drained_for_boot(node)
-        && node.gpu_orders.is_empty()
+        && node.gpu_work.orders.is_empty()
         && !node.gpus.iter().any(|gpu| gpu.present && booting(gpu))
     {
         tx.emit(Event::NodeResumed {
@@ -48,7 +48,7 @@ pub(crate) fn look(tx: &mut Tx, id: NodeId) {
 }
 
 fn allow(tx: &mut Tx, id: NodeId) {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let waiting: Vec<(String, bool)> = node
@@ -58,14 +58,14 @@ fn allow(tx: &mut Tx, id: NodeId) {
         .map(|gpu| (gpu.info.uuid.clone(), gpu.info.wants == "boot"))
         .collect();
     for (uuid, boot) in waiting {
-        let Some(node) = tx.state.nodes.get(id) else {
+        let Some(node) = tx.node(id) else {
             return;
         };
         // Runs on the node delay the boot.
         let busy = boot && (!node.runs.is_empty() || node.link != Link::Up);
         let loss = if boot { Loss::Node } else { Loss::Gpu(&uuid) };
         if busy
-            || node.gpu_orders.len() >= MAX_OPEN
+            || node.gpu_work.orders.len() >= MAX_OPEN
             || !node::breaker::allows(tx.state, id, loss, tx.now)
         {
             continue;
@@ -94,7 +94,7 @@ fn allow(tx: &mut Tx, id: NodeId) {
 
 /// Records each step that waits for the breaker, once.
 pub(crate) fn say_stopped(tx: &mut Tx, id: NodeId, fresh: &[String]) {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let stopped: Vec<(String, String)> = node

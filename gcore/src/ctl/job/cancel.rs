@@ -4,7 +4,9 @@
 use crate::ctl::command::{Actor, CancelSignal, Refusal, Reply, Target};
 use crate::ctl::event::Event;
 use crate::ctl::job::deadline::{last_start, words};
-use crate::ctl::job::targets::{TargetRecord, each, find, own_tasks, shown};
+use crate::ctl::job::targets::{
+    TargetRecord, each, find, live_runs, own_tasks, recorded_jobs, shown,
+};
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::run::gang::stop;
 use crate::ctl::run::stop_order::order;
@@ -66,16 +68,14 @@ fn cancel(
 /// Cancels every task of an array without a record of its own.
 pub(crate) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str) {
     let positions = tx
-        .state
-        .arrays
-        .get(array)
+        .array(array)
         .map_or(RangeSet::new(), |array| array.pending.clone());
     cancel_tasks(tx, array, positions, by);
 }
 
 /// Cancels the given tasks that have no record of their own.
 fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
-    let Some(record) = tx.state.arrays.get(array) else {
+    let Some(record) = tx.array(array) else {
         return;
     };
     let positions = intersection(&positions, &record.pending);
@@ -90,7 +90,7 @@ fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
 }
 
 fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(job) = tx.state.jobs.get(id) else {
+    let Some(job) = tx.job(id) else {
         return;
     };
     match (job.state, job.live_run()) {
@@ -115,7 +115,7 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 
 /// Cancels a COMPLETING job that would be requeued.
 fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
-    let outcome = tx.state.runs.get(run).and_then(|run| run.outcome.as_ref());
+    let outcome = tx.run(run).and_then(|run| run.outcome.as_ref());
     if outcome.is_some_and(|outcome| outcome.requeue.is_some()) {
         let stop = order(tx, run, StopCause::Cancelled, by);
         tx.emit(Event::RequeueDropped { run, stop });
@@ -129,21 +129,8 @@ fn send(
     signal: CancelSignal,
 ) -> Result<(), Refusal> {
     let found_over = matches!(found, TargetRecord::Over);
-    let jobs = match found {
-        TargetRecord::Job(id) => vec![id],
-        TargetRecord::Array(id) => own_tasks(tx.state, id),
-        TargetRecord::Untouched { .. } | TargetRecord::Over => Vec::new(),
-    };
-    let live: Vec<RunId> = jobs
-        .iter()
-        .filter_map(|id| tx.state.jobs.get(*id)?.live_run())
-        .filter(|run| {
-            tx.state
-                .runs
-                .get(*run)
-                .is_some_and(|run| run.outcome.is_none())
-        })
-        .collect();
+    let jobs = recorded_jobs(tx.state, found);
+    let live = live_runs(tx.state, &jobs);
     if live.is_empty() {
         let text = format!(
             "job {} is not running: only running jobs take signals. To cancel it, leave out --signal.",
@@ -151,12 +138,9 @@ fn send(
         );
         let over = found_over
             || !jobs.is_empty()
-                && jobs.iter().all(|id| {
-                    tx.state
-                        .jobs
-                        .get(*id)
-                        .is_none_or(|job| job.state.is_final())
-                });
+                && jobs
+                    .iter()
+                    .all(|id| tx.job(*id).is_none_or(|job| job.state.is_final()));
         return Err(Refusal::conflict(text).about(if over {
             RefusalKind::JobOver
         } else {
@@ -164,7 +148,7 @@ fn send(
         }));
     }
     for run in live {
-        let sent = tx.state.runs.get(run).map_or(0, next_number);
+        let sent = tx.run(run).map_or(0, next_number);
         if sent as usize > MAX_SIGNALS {
             let text = format!("job {} was sent {MAX_SIGNALS} signals already", run.job);
             return Err(Refusal::conflict(text));
@@ -188,7 +172,7 @@ fn next_number(run: &Run) -> u32 {
 pub(crate) fn drop_late(tx: &mut Tx, id: JobId) {
     let now = tx.now;
     let late = |spec: &JobSpec, limit| last_start(spec, limit).is_some_and(|at| at <= now);
-    if let Some(job) = tx.state.jobs.get(id)
+    if let Some(job) = tx.job(id)
         && job.state == JobState::Pending
         && late(&job.spec, job.limit_secs)
     {
@@ -203,9 +187,7 @@ pub(crate) fn drop_late(tx: &mut Tx, id: JobId) {
         });
     }
     if tx
-        .state
-        .arrays
-        .get(id)
+        .array(id)
         .is_some_and(|array| late(&array.spec, array.limit_secs))
     {
         cancel_untouched(tx, id, SYSTEM);

@@ -40,6 +40,7 @@ pub(crate) fn widen(
     }
     *request = as_asked(request);
     if let Some(nodes) = state
+        .memo
         .feasible
         .get(&(partition.name.clone(), request.clone()))
     {
@@ -114,13 +115,10 @@ pub(crate) fn check_nodes(
     crate::ctl::reservation::nodes::check(state, partition, spec, || {
         member_nodes(state, partition)
     })?;
-    if state
-        .feasible
-        .contains_key(&(spec.partition.clone(), as_asked(request)))
+    let memo = &state.memo.feasible;
+    if memo.contains_key(&(spec.partition.clone(), as_asked(request)))
+        || fits_members(state, partition, request)
     {
-        return Ok(());
-    }
-    if fits_members(state, partition, request) {
         return Ok(());
     }
     let Some(text) = request
@@ -235,7 +233,7 @@ pub(crate) fn fits_members(state: &State, partition: &Partition, request: &Reque
         )
     };
     let known = (!names_some)
-        .then(|| state.members.get_or_init(all).get(&partition.name))
+        .then(|| state.memo.members.get_or_init(all).get(&partition.name))
         .flatten();
     known.is_some_and(|nodes| {
         request.nodes_min as usize <= nodes.len() && impossible(request, partition, nodes).is_none()

@@ -81,20 +81,12 @@ pub(crate) fn hold(
 
 /// Holds an array: itself, its tasks with holds of their own, and its tasks with records.
 fn hold_array(tx: &mut Tx, holder: Holder, array: JobId, reason: String) {
-    let held = &tx
-        .state
-        .arrays
-        .get(array)
-        .map_or(Vec::new(), |a| a.holds.clone());
+    let held = &tx.array(array).map_or(Vec::new(), |a| a.holds.clone());
     if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
         tx.emit(Event::ArrayHeld { array, mark });
     }
     // Tasks of it that were released again.
-    let apart = tx
-        .state
-        .arrays
-        .get(array)
-        .map_or(RangeSet::new(), Array::all_apart);
+    let apart = tx.array(array).map_or(RangeSet::new(), Array::all_apart);
     let mark = HoldMark {
         owner: holder.mark_owner(&owner_name(tx, array)),
         reason: "its array is held".into(),
@@ -107,9 +99,7 @@ fn hold_array(tx: &mut Tx, holder: Holder, array: JobId, reason: String) {
 }
 
 fn owner_name(tx: &Tx, array: JobId) -> String {
-    tx.state
-        .arrays
-        .get(array)
+    tx.array(array)
         .map_or(String::new(), |array| array.spec.user.name.clone())
 }
 
@@ -120,7 +110,7 @@ fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
 
 /// Holds tasks without records that have no hold of the mark's owner yet.
 pub(crate) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: HoldMark) {
-    let Some(array) = tx.state.arrays.get(id) else {
+    let Some(array) = tx.array(id) else {
         return;
     };
     let mut new = RangeSet::new();
@@ -139,7 +129,7 @@ pub(crate) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: Hol
 }
 
 fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
-    let Some(job) = tx.state.jobs.get(id) else {
+    let Some(job) = tx.job(id) else {
         return false;
     };
     if job.state != JobState::Pending {
@@ -201,9 +191,7 @@ pub(crate) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
             TargetRecord::Untouched { array, positions } => {
                 let owner = owner_name(tx, array);
                 for one in tx
-                    .state
-                    .arrays
-                    .get(array)
+                    .array(array)
                     .map_or(Vec::new(), |array| array.by_holds(&positions))
                 {
                     to_lift(actor, &one.holds, &owner, target)?;
@@ -222,13 +210,8 @@ pub(crate) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
 /// Releases an array: itself, its tasks with holds of their own, and its pending tasks with records.
 fn release_array(tx: &mut Tx, actor: &Actor, array: JobId, target: &Target) -> Result<(), Refusal> {
     let tasks = own_tasks(tx.state, array);
-    let is_over = |id: &JobId| {
-        tx.state
-            .jobs
-            .get(*id)
-            .is_none_or(|job| job.state.is_final())
-    };
-    let (held, owner) = match tx.state.arrays.get(array) {
+    let is_over = |id: &JobId| tx.job(*id).is_none_or(|job| job.state.is_final());
+    let (held, owner) = match tx.array(array) {
         Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => {
             return Err(over(target));
         }
@@ -242,18 +225,10 @@ fn release_array(tx: &mut Tx, actor: &Actor, array: JobId, target: &Target) -> R
             at: tx.now,
         });
     }
-    let apart = tx
-        .state
-        .arrays
-        .get(array)
-        .map_or(RangeSet::new(), Array::all_apart);
+    let apart = tx.array(array).map_or(RangeSet::new(), Array::all_apart);
     let mut refused = release_tasks(tx, actor, array, &apart, target);
     for id in tasks {
-        let pending = tx
-            .state
-            .jobs
-            .get(id)
-            .is_some_and(|job| job.state == JobState::Pending);
+        let pending = tx.job(id).is_some_and(|job| job.state == JobState::Pending);
         if pending {
             refused = refused.and(release_job(tx, actor, id, target));
         }
@@ -279,7 +254,7 @@ fn release_tasks(
     positions: &RangeSet,
     target: &Target,
 ) -> Result<(), Refusal> {
-    let Some(array) = tx.state.arrays.get(id) else {
+    let Some(array) = tx.array(id) else {
         return Ok(());
     };
     let (sets, owner) = (array.by_holds(positions), array.spec.user.name.clone());
@@ -310,7 +285,7 @@ fn over(target: &Target) -> Refusal {
 }
 
 fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result<(), Refusal> {
-    let Some(job) = tx.state.jobs.get(id) else {
+    let Some(job) = tx.job(id) else {
         return Ok(());
     };
     if job.state.is_final() {

@@ -105,7 +105,7 @@ impl LimitScope<'_> {
 
     /// Jobs that count against the scope and are not over.
     fn jobs(&self, state: &State, spec: &JobSpec) -> u64 {
-        state.tally.count(|who| self.counts(state, spec, who))
+        state.index.tally.count(|who| self.counts(state, spec, who))
     }
 
     /// Whether jobs of this account, user, QOS and partition count against it.
@@ -219,7 +219,7 @@ pub(crate) fn check_queue(
         }
         queue_has_room(state, &held, spec, u64::from(tasks))?;
         if let Some(most) = held.limits.submits_per_minute
-            && let Some(wait_secs) = state.minutes.wait_secs(&subject, most, now)
+            && let Some(wait_secs) = state.memo.minutes.wait_secs(&subject, most, now)
         {
             let often = if most == 1 {
                 "once".to_owned()
@@ -438,10 +438,10 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
         counted.add(&array.spec, array.pending.len());
     }
     check_running(state, found);
-    if counted != state.tally {
+    if counted != state.index.tally {
         found.push(format!(
             "jobs are counted as {:?} and there are {counted:?}",
-            state.tally
+            state.index.tally
         ));
     }
 }

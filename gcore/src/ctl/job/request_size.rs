@@ -159,7 +159,7 @@ mod tests {
                 refusal.text
             );
         }
-        assert!(state.jobs.is_empty() && state.client_keys.is_empty());
+        assert!(state.jobs.is_empty() && state.index.client_keys.is_empty());
         command(
             &mut state,
             Command::Submit {

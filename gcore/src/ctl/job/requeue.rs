@@ -38,17 +38,14 @@ fn requeue(tx: &mut Tx, actor: &Actor, target: &Target, hold: bool) -> Result<()
         TargetRecord::Job(id) => (vec![*id], None),
         TargetRecord::Array(id) => (
             own_tasks(tx.state, *id),
-            tx.state
-                .arrays
-                .get(*id)
-                .map(|array| (*id, array.cancelled.clone())),
+            tx.array(*id).map(|array| (*id, array.cancelled.clone())),
         ),
         TargetRecord::Untouched { .. } => (Vec::new(), None),
         TargetRecord::Over => (Vec::new(), position_of(tx, actor, target)?),
     };
     let steps: Vec<(JobId, RequeueStep)> = jobs
         .iter()
-        .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
+        .filter_map(|id| Some((*id, step(tx, tx.job(*id)?)?)))
         .collect();
     let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
     if steps.is_empty() && cancelled.is_none() {
@@ -99,9 +96,7 @@ fn hold_requeued(
         // A dependency that can never be met may cancel the task again.
         _ => positions.iter().for_each(|position| {
             if tx
-                .state
-                .arrays
-                .get(array)
+                .array(array)
                 .is_some_and(|array| array.pending.contains(position))
             {
                 let task = split(tx, array, position);
@@ -126,7 +121,7 @@ fn step(tx: &Tx, job: &Job) -> Option<RequeueStep> {
     let Some(run) = job.live_run() else {
         return job.state.is_final().then_some(RequeueStep::Return);
     };
-    match tx.state.runs.get(run)?.outcome.as_ref() {
+    match tx.run(run)?.outcome.as_ref() {
         None => Some(RequeueStep::Stop(run)),
         Some(outcome) => outcome.requeue.is_none().then_some(RequeueStep::Stay(run)),
     }
@@ -140,8 +135,8 @@ fn may_run_again(
     steps: &[(JobId, RequeueStep)],
     cancelled: Option<&(JobId, RangeSet)>,
 ) -> Result<(), Refusal> {
-    let job = |(id, _): &(JobId, RequeueStep)| Some((*id, &tx.state.jobs.get(*id)?.spec));
-    let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
+    let job = |(id, _): &(JobId, RequeueStep)| Some((*id, &tx.job(*id)?.spec));
+    let array = cancelled.and_then(|(id, _)| Some((*id, &tx.array(*id)?.spec)));
     if let Some((id, _)) = steps
         .iter()
         .filter_map(job)
@@ -202,7 +197,7 @@ fn take_back(
 }
 
 fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(job) = tx.state.jobs.get(id) else {
+    let Some(job) = tx.job(id) else {
         return;
     };
     let mark = mark(tx, actor, &job.spec);
@@ -212,7 +207,7 @@ fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 }
 
 fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(array) = tx.state.arrays.get(id) else {
+    let Some(array) = tx.array(id) else {
         return;
     };
     let mark = mark(tx, actor, &array.spec);
@@ -228,7 +223,7 @@ fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
 
 /// Holds requeued tasks that are pending again.
 fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
-    let Some(array) = tx.state.arrays.get(id) else {
+    let Some(array) = tx.array(id) else {
         return;
     };
     let mark = mark(tx, actor, &array.spec);
@@ -268,12 +263,7 @@ fn waits_again(
     id: JobId,
     step: RequeueStep,
 ) -> Result<Option<Box<OpenDependency>>, Refusal> {
-    let Some(job) = tx
-        .state
-        .jobs
-        .get(id)
-        .filter(|_| step == RequeueStep::Return)
-    else {
+    let Some(job) = tx.job(id).filter(|_| step == RequeueStep::Return) else {
         return Ok(None);
     };
     let asker = DependentJob {
@@ -286,7 +276,7 @@ fn waits_again(
 
 /// The same for tasks that never had a record of their own; they share the conditions of the pending tasks.
 fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<OpenDependency>>, Refusal> {
-    let Some(array) = tx.state.arrays.get(id) else {
+    let Some(array) = tx.array(id) else {
         return Ok(None);
     };
     if !array.pending.is_empty() {
@@ -310,7 +300,7 @@ fn position_of(
     actor: &Actor,
     target: &Target,
 ) -> Result<Option<(JobId, RangeSet)>, Refusal> {
-    let array = |id: JobId| tx.state.arrays.get(id);
+    let array = |id: JobId| tx.array(id);
     let place = match target {
         Target::Job(id) => tx
             .state

@@ -144,5 +144,5 @@ fn known_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<J
         uid: actor.uid,
         key: key.into(),
     };
-    Ok(state.client_keys.get(&key).copied())
+    Ok(state.index.client_keys.get(&key).copied())
 }

@@ -5,7 +5,7 @@ use crate::ctl::event::Event;
 use crate::ctl::state::{Array, State, intersection, take_out};
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;
-use gmodel::{JobId, JobSpec, RefusalKind};
+use gmodel::{JobId, JobSpec, RefusalKind, RunId};
 
 /// What a target stands for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +227,25 @@ pub(crate) fn is_one_task(target: &Target) -> bool {
 pub(crate) fn split(tx: &mut Tx, array: JobId, position: u32) -> JobId {
     tx.emit(Event::TaskSplit { array, position });
     JobId(array.0 + u64::from(position))
+}
+
+/// The jobs with records that a target names.
+pub(crate) fn recorded_jobs(state: &State, found: TargetRecord) -> Vec<JobId> {
+    match found {
+        TargetRecord::Job(id) => vec![id],
+        TargetRecord::Array(id) => own_tasks(state, id),
+        TargetRecord::Untouched { .. } | TargetRecord::Over => Vec::new(),
+    }
+}
+
+/// The runs of jobs that have not ended.
+pub(crate) fn live_runs(state: &State, jobs: &[JobId]) -> Vec<RunId> {
+    let live = jobs.iter().filter_map(|id| state.jobs.get(*id)?.live_run());
+    let is_open = |run: &RunId| {
+        let run = state.runs.get(*run);
+        run.is_some_and(|run| run.outcome.is_none())
+    };
+    live.filter(is_open).collect()
 }
 
 /// All records of an array's tasks.

@@ -301,11 +301,7 @@ fn changed(tx: &mut Tx, actor: &Actor, found: &TargetRecord, change: &JobChange)
 fn wait_anew(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
     let is_there = match who {
         EntryId::Job(id) => tx.state.jobs.contains(id),
-        EntryId::Array(id) => tx
-            .state
-            .arrays
-            .get(id)
-            .is_some_and(|array| !array.pending.is_empty()),
+        EntryId::Array(id) => tx.array(id).is_some_and(|array| !array.pending.is_empty()),
     };
     if is_there {
         tx.emit(Event::WaitsChanged {
@@ -548,7 +544,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
         max_running: None,
         ..change.clone()
     };
-    match tx.state.jobs.get(id) {
+    match tx.job(id) {
         Some(job) if job.state == JobState::Pending => {}
         Some(job) if matches!(job.state, JobState::Running | JobState::Suspended) => {
             change = change.for_running();

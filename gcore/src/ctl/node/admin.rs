@@ -43,7 +43,7 @@ pub(crate) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
     operator_only(actor, "removing a node")?;
     let node = known_node(tx, id)?;
     let holds = |run: &&RunId| {
-        let member = tx.state.runs.get(**run).and_then(|run| run.member(id));
+        let member = tx.run(**run).and_then(|run| run.member(id));
         member.is_some_and(|member| !member.is_settled())
     };
     let held = node.runs.iter().filter(holds).count();
@@ -70,12 +70,7 @@ pub(crate) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
 
 /// Written-off shares on a machine that will not come back are gone with it.
 fn close_runs(tx: &mut Tx, id: NodeId) {
-    let left: Vec<RunId> = tx
-        .state
-        .nodes
-        .get(id)
-        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
-    for run in left {
+    for run in tx.state.runs_on(id) {
         let text = "the node was removed".into();
         let end = RunEnd {
             cause: EndCause::SpoolLost,

@@ -71,9 +71,7 @@ pub(crate) fn handle(
         return;
     };
     if !tx
-        .state
-        .nodes
-        .get(id)
+        .node(id)
         .is_some_and(|node| tx.state.adopts_from(node, tx.now))
     {
         return;
@@ -116,15 +114,9 @@ fn skip_id_in_use(tx: &mut Tx, run: RunId) {
 /// Runs that the backup placed here and the node does not name never started, or are long over: they are
 /// requeued at once, so that their resources are free.
 fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
-    let held: Vec<RunId> = tx
-        .state
-        .nodes
-        .get(id)
-        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
-    for run in held
-        .into_iter()
-        .filter(|run| runs.iter().all(|report| report.run != *run))
-    {
+    let mut held = tx.state.runs_on(id);
+    held.retain(|run| runs.iter().all(|report| report.run != *run));
+    for run in held {
         stop(tx, run, StopCause::Requeued, SYSTEM);
         let end = RunEnd {
             cause: EndCause::Stopped,
@@ -166,7 +158,7 @@ fn adopt(tx: &mut Tx, node: NodeId, life: &NodeLife, run: RunId, order: &LaunchO
     {
         tx.emit(Event::TaskSplit { array, position });
     }
-    let known = tx.state.jobs.get(run.job).map(|job| job.spec.clone());
+    let known = tx.job(run.job).map(|job| job.spec.clone());
     let spec = known.unwrap_or_else(|| Arc::new(spec_of(order)));
     tx.emit(Event::RunAdopted {
         run,
@@ -182,7 +174,7 @@ fn adopt(tx: &mut Tx, node: NodeId, life: &NodeLife, run: RunId, order: &LaunchO
 
 /// The run's share on this node, as its order says. GPUs are found by UUID: their slots may have changed.
 fn share_of(tx: &Tx, id: NodeId, order: &LaunchOrder) -> NodeShare {
-    let node = tx.state.nodes.get(id);
+    let node = tx.node(id);
     let slot = |uuid: &str| {
         let gpus = node.into_iter().flat_map(|node| node.gpus.iter());
         gpus.into_iter()

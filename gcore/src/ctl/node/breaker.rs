@@ -47,8 +47,8 @@ pub(crate) fn allows(state: &State, id: NodeId, loss: Loss<'_>, now: Timestamp) 
 
 /// When a counted loss is an hour old, and more may be allowed.
 pub(crate) fn next_relief(state: &State) -> Option<Timestamp> {
-    let node = state.automatic_drains.first().map(|(at, _)| *at);
-    let gpu = state.automatic_gpus.first().map(|(at, ..)| *at);
+    let node = state.automatic.drains.first().map(|(at, _)| *at);
+    let gpu = state.automatic.gpus.first().map(|(at, ..)| *at);
     let first = [node, gpu].into_iter().flatten().min()?;
     Some(first.plus_secs(WINDOW_SECS))
 }
@@ -92,13 +92,14 @@ impl<'a> HourlyLoss<'a> {
     fn within_the_hour(state: &'a State, now: Timestamp) -> Self {
         let since = now.plus_secs(-WINDOW_SECS);
         let whole = state
-            .automatic_drains
+            .automatic
+            .drains
             .iter()
             .filter(|(at, _)| *at > since)
             .map(|(_, node)| *node)
             .collect();
         let mut gpus: BTreeMap<NodeId, BTreeSet<&str>> = BTreeMap::new();
-        for (_, node, uuid) in state.automatic_gpus.iter().filter(|(at, ..)| *at > since) {
+        for (_, node, uuid) in state.automatic.gpus.iter().filter(|(at, ..)| *at > since) {
             gpus.entry(*node).or_default().insert(uuid);
         }
         Self { whole, gpus }

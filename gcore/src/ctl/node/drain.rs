@@ -139,5 +139,5 @@ pub(crate) fn staying(state: &State, node: NodeId) -> Vec<RunId> {
 
 pub(crate) fn known_node<'a>(tx: &'a Tx, id: NodeId) -> Result<&'a Node, Refusal> {
     let unknown = || Refusal::not_found(format!("no node number {id}"));
-    tx.state.nodes.get(id).ok_or_else(unknown)
+    tx.node(id).ok_or_else(unknown)
 }

@@ -82,12 +82,7 @@ pub(crate) fn give_up(tx: &mut Tx, id: NodeId, lost: &str) {
 /// An operator declares the node dead; `fenced`: and certainly off.
 pub(crate) fn declare(tx: &mut Tx, id: NodeId, lost: &str, fenced: bool, by: &str) {
     if fenced || !must_fence(tx.state, id) {
-        if tx
-            .state
-            .nodes
-            .get(id)
-            .is_some_and(|node| node.fencing.is_some())
-        {
+        if tx.node(id).is_some_and(|node| node.fencing.is_some()) {
             tx.emit(Event::NodeFenced {
                 node: id,
                 by: by.into(),
@@ -102,11 +97,7 @@ pub(crate) fn declare(tx: &mut Tx, id: NodeId, lost: &str, fenced: bool, by: &st
 
 /// The result of a call. An answer to an older call is ignored: the node was back meanwhile.
 pub(crate) fn answered(tx: &mut Tx, id: NodeId, number: u64, failure: Option<String>) {
-    let fencing = tx
-        .state
-        .nodes
-        .get(id)
-        .and_then(|node| node.fencing.as_ref());
+    let fencing = tx.node(id).and_then(|node| node.fencing.as_ref());
     let Some(fencing) = fencing.filter(|f| f.number == number && f.failed.is_none()) else {
         return;
     };
@@ -153,9 +144,7 @@ pub(crate) fn try_again(tx: &mut Tx) {
         if must_fence(tx.state, id) {
             // The breaker counted it at the first call.
             match tx
-                .state
-                .nodes
-                .get(id)
+                .node(id)
                 .and_then(|node| node.fencing.as_ref())
                 .is_some_and(|f| f.attempts > 0)
             {
@@ -215,7 +204,8 @@ fn ask(tx: &mut Tx, id: NodeId, lost: &str, automatic: bool) {
 fn is_counted(tx: &Tx, id: NodeId) -> bool {
     let hour_ago = tx.now.plus_secs(-3600);
     tx.state
-        .automatic_drains
+        .automatic
+        .drains
         .iter()
         .any(|(at, node)| *node == id && *at > hour_ago)
 }

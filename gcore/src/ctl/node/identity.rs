@@ -40,9 +40,7 @@ pub(crate) fn settled(tx: &mut Tx, id: NodeId) {
 
 pub(crate) fn mark(tx: &mut Tx, id: NodeId, owner: &str, text: &str) {
     let known = tx
-        .state
-        .nodes
-        .get(id)
+        .node(id)
         .is_none_or(|node| node.drains.iter().any(|mark| mark.owner == owner));
     if !known {
         let reason = text.chars().take(MAX_WORDS).collect();
@@ -61,9 +59,7 @@ pub(crate) fn mark(tx: &mut Tx, id: NodeId, owner: &str, text: &str) {
 
 pub(crate) fn lift(tx: &mut Tx, id: NodeId, owner: &str) {
     if tx
-        .state
-        .nodes
-        .get(id)
+        .node(id)
         .is_some_and(|node| node.drains.iter().any(|mark| mark.owner == owner))
     {
         tx.emit(Event::NodeResumed {

@@ -10,7 +10,7 @@ use gmodel::node::Inventory;
 pub const MAX_GPU_SLOTS: usize = 4096;
 
 pub(crate) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let known = |uuid: &str| node.gpus.iter().any(|gpu| gpu.info.uuid == uuid);

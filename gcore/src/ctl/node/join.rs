@@ -63,9 +63,9 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
         at: tx.now,
     });
     let (minted_by, at) = (token.minted_by.clone(), tx.now);
-    if let Some(known) = tx.state.nodes.get(node) {
+    if let Some(known) = tx.node(node) {
         // A holder of the earlier key is another machine from now on.
-        let epoch = known.epoch.saturating_add(1);
+        let epoch = known.certificate.epoch.saturating_add(1);
         tx.emit(Event::NodeEpochRaised {
             node,
             epoch,
@@ -81,12 +81,8 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
         });
     }
     // The newest token counts: so a machine's admin mark can be removed.
-    if tx
-        .state
-        .nodes
-        .get(node)
-        .is_some_and(|known| known.admin != token.admin)
-    {
+    let certificate = |tx: &Tx| tx.node(node).map(|node| node.certificate.clone());
+    if certificate(tx).is_some_and(|known| known.admin != token.admin) {
         tx.emit(Event::NodeAdminChanged {
             node,
             admin: token.admin,
@@ -94,13 +90,12 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
             at: tx.now,
         });
     }
-    let epoch = tx.state.nodes.get(node).map_or(0, |node| node.epoch);
     Ok(Reply::Joined {
         node,
         role: token.role,
         name,
         admin: token.admin,
-        epoch,
+        epoch: certificate(tx).map_or(0, |known| known.epoch),
     })
 }
 
@@ -124,11 +119,9 @@ fn node_of(state: &State, token: &JoinToken, name: &str) -> Result<NodeId, Refus
 pub(crate) fn revoke(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
     operator_only(actor, "revoking a node's certificate")?;
     let node = tx
-        .state
-        .nodes
-        .get(id)
+        .node(id)
         .ok_or_else(|| Refusal::not_found(format!("there is no node {id}.")))?;
-    let epoch = node.epoch.saturating_add(1);
+    let epoch = node.certificate.epoch.saturating_add(1);
     tx.emit(Event::NodeEpochRaised {
         node: id,
         epoch,
@@ -140,11 +133,12 @@ pub(crate) fn revoke(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
 
 /// Records a certificate's renewal.
 pub(crate) fn renew(tx: &mut Tx, id: NodeId, epoch: u32, from: &str) -> Result<Reply, Refusal> {
-    let node = tx.state.nodes.get(id).filter(|node| node.epoch <= epoch);
+    let node = tx.node(id).filter(|node| node.certificate.epoch <= epoch);
     let node = node.ok_or_else(|| {
         Refusal::denied("this node was removed from the cluster, or its certificate was revoked")
     })?;
     if let Some(before) = node
+        .certificate
         .renewed
         .as_ref()
         .filter(|before| tx.now < before.at.plus_secs(RENEW_PAUSE_SECS) && before.at <= tx.now)
@@ -168,10 +162,8 @@ pub(crate) fn renew(tx: &mut Tx, id: NodeId, epoch: u32, from: &str) -> Result<R
 /// A certificate of a later join than is known, signed by this authority: the database is an older one.
 pub(crate) fn raise(tx: &mut Tx, id: NodeId, epoch: u32) {
     if tx
-        .state
-        .nodes
-        .get(id)
-        .is_some_and(|node| node.epoch < epoch)
+        .node(id)
+        .is_some_and(|node| node.certificate.epoch < epoch)
     {
         tx.emit(Event::NodeEpochRaised {
             node: id,

@@ -28,7 +28,7 @@ pub(crate) fn clear(tx: &mut Tx) -> bool {
         due.extend(leaving.map(|(_, run)| (run, format!("maintenance {}", one.name))));
     }
     for (run, by) in due {
-        if tx.state.runs.get(run).is_some_and(stays) {
+        if tx.run(run).is_some_and(stays) {
             let stop = order(tx, run, StopCause::Drained, &by);
             tx.emit(Event::RunStopping { run, stop });
             advance(tx, run);

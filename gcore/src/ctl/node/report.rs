@@ -46,7 +46,7 @@ pub(crate) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
                 take(tx, id, report.run, report.phase);
             }
             // A boot may have waited for these runs.
-            if tx.state.watched.contains(&id) {
+            if tx.state.index.watched.contains(&id) {
                 gpu::repair::look(tx, id);
             }
         }
@@ -72,12 +72,7 @@ pub(crate) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
 
 /// The connection is gone: the node is silent from now.
 fn disconnected(tx: &mut Tx, id: NodeId) {
-    if tx
-        .state
-        .nodes
-        .get(id)
-        .is_some_and(|node| node.link == Link::Up)
-    {
+    if tx.node(id).is_some_and(|node| node.link == Link::Up) {
         tx.emit(Event::NodeLinkChanged {
             node: id,
             link: Link::Silent,
@@ -107,13 +102,8 @@ fn hello(tx: &mut Tx, id: NodeId, life: NodeLife, inventory: Inventory, runs: Ve
         .into_iter()
         .map(|report| (report.run, report.phase))
         .collect();
-    let held: Vec<RunId> = tx
-        .state
-        .nodes
-        .get(id)
-        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
-    for run in held {
-        let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(id)) else {
+    for run in tx.state.runs_on(id) {
+        let Some(member) = tx.state.member(run, id) else {
             continue;
         };
         let phase = match reported.remove(&run) {
@@ -134,7 +124,7 @@ const FENCE_OWNER: &str = "system:fence";
 /// until its fence is one that was given; its reports change nothing.
 fn look_at_fence(tx: &mut Tx, id: NodeId, fence: Fence) {
     let known = tx.state.newest_fence();
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     if fence <= known {
@@ -170,19 +160,9 @@ fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
     if fence.incarnation >= tx.state.incarnation || fence == Fence::default() {
         return;
     }
-    let held: Vec<RunId> = tx
-        .state
-        .nodes
-        .get(id)
-        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
-    for run in held {
-        let unheard = tx
-            .state
-            .runs
-            .get(run)
-            .and_then(|r| r.member(id))
-            .is_some_and(|m| m.phase.is_none());
-        if unheard {
+    for run in tx.state.runs_on(id) {
+        let member = tx.state.member(run, id);
+        if member.is_some_and(|member| member.phase.is_none()) {
             stop(tx, run, StopCause::Requeued, SYSTEM);
         }
     }

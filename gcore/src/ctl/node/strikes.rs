@@ -63,7 +63,7 @@ pub(crate) fn strike(tx: &mut Tx, id: NodeId, strike: Strike) {
     if let LaunchFailureSubject::Gpu { uuid } = about {
         take_out(tx, id, &uuid);
     }
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let drained = node.drains.iter().any(|mark| mark.owner == SYSTEM);
@@ -92,7 +92,7 @@ pub(crate) fn strike(tx: &mut Tx, id: NodeId, strike: Strike) {
 
 /// Three errors about one GPU, from two jobs: it goes out of service, as far as the breaker allows.
 fn take_out(tx: &mut Tx, id: NodeId, uuid: &str) {
-    let Some(node) = tx.state.nodes.get(id) else {
+    let Some(node) = tx.node(id) else {
         return;
     };
     let about = || {
@@ -114,7 +114,7 @@ fn take_out(tx: &mut Tx, id: NodeId, uuid: &str) {
         .gpus
         .iter()
         .any(|gpu| gpu.info.uuid == board && gpu.present && gpu.info.fault.is_empty());
-    let ordered = node.gpu_orders.iter().any(|order| order.uuid == board);
+    let ordered = node.gpu_work.orders.iter().any(|order| order.uuid == board);
     if !in_service || ordered || !node::breaker::allows(tx.state, id, Loss::Gpu(board), tx.now) {
         return;
     }

@@ -364,8 +364,8 @@ impl NodeBasis {
             gpus: node.gpus.clone(),
             link: node.link,
             drains: node.drains.clone(),
-            gpu_orders: node.gpu_orders.clone(),
-            cuts: node.cuts.clone(),
+            gpu_orders: node.gpu_work.orders.clone(),
+            cuts: node.gpu_work.cuts.clone(),
             paused,
         }
     }
@@ -375,8 +375,8 @@ impl NodeBasis {
             && Arc::ptr_eq(&self.gpus, &node.gpus)
             && self.link == node.link
             && self.drains == node.drains
-            && self.gpu_orders == node.gpu_orders
-            && self.cuts == node.cuts
+            && self.gpu_orders == node.gpu_work.orders
+            && self.cuts == node.gpu_work.cuts
             && self.paused == *paused
     }
 }

@@ -224,7 +224,7 @@ fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
         }
         PolicyChange::QosRemoved { name } if !own.qos.contains_key(name) => unknown("QOS", name),
         PolicyChange::QosRemoved { name } => {
-            match state.tally.count(|[_, _, qos, _]| qos == name) {
+            match state.index.tally.count(|[_, _, qos, _]| qos == name) {
                 0 => Ok(()),
                 jobs => conflict(format!(
                     "QOS {name} has {jobs} jobs that are not over. Change theirs first."
@@ -250,7 +250,7 @@ fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
 }
 
 fn account_is_free(state: &State, name: &str) -> Result<(), Refusal> {
-    let jobs = state.tally.count(|[account, ..]| account == name);
+    let jobs = state.index.tally.count(|[account, ..]| account == name);
     let why = match jobs {
         0 if !state.usage.knows_account(name) => return Ok(()),
         0 => "its use is in the books".to_owned(),

@@ -12,7 +12,7 @@ pub(crate) fn classify(tx: &mut Tx, classes: Vec<(RunId, RunClass)>) {
     }
     for (run, class) in classes {
         let differs = |run: &Run| run.outcome.is_none() && run.class != Some(class);
-        if tx.state.runs.get(run).is_some_and(differs) {
+        if tx.run(run).is_some_and(differs) {
             tx.emit(Event::RunClassed {
                 run,
                 class: Some(class),

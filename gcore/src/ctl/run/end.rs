@@ -17,24 +17,15 @@ use gmodel::{JobState, NodeId, RunId, Timestamp};
 const MAX_BACK_OFF_SECS: i64 = 300;
 
 pub(crate) fn end(tx: &mut Tx, id: RunId) {
-    let run = tx.state.runs.get(id).expect("advance found it");
-    let job = tx
-        .state
-        .jobs
-        .get(id.job)
-        .expect("a run without outcome has its job");
+    let run = tx.run(id).expect("advance found it");
+    let job = tx.job(id.job).expect("a run without outcome has its job");
     let partition = tx
         .state
         .config
         .partition(&job.spec.partition)
         .cloned()
         .unwrap_or_default();
-    let name = |id: NodeId| {
-        tx.state
-            .nodes
-            .get(id)
-            .map_or(id.to_string(), |node| node.name.clone())
-    };
+    let name = |id: NodeId| tx.node(id).map_or(id.to_string(), |node| node.name.clone());
     let idle_spells = idle_spells(tx.state, run);
     let outcome = Outcome {
         idle_spells,

@@ -20,7 +20,7 @@ pub(crate) fn advance_after(tx: &mut Tx, id: RunId, node: NodeId) {
 }
 
 fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
-    let Some(run) = tx.state.runs.get(id) else {
+    let Some(run) = tx.run(id) else {
         return;
     };
     if run.outcome.is_none() {
@@ -48,10 +48,7 @@ fn all(run: &Run, has_come: impl Fn(&Member) -> bool) -> bool {
 }
 
 fn no_kill(tx: &Tx, id: RunId) -> bool {
-    tx.state
-        .jobs
-        .get(id.job)
-        .is_some_and(|job| job.spec.no_kill)
+    tx.job(id.job).is_some_and(|job| job.spec.no_kill)
 }
 
 /// The batch node's end ends the run; so does another member's failure, without `--no-kill`.
@@ -73,14 +70,12 @@ fn should_stop_rest(run: &Run, no_kill: impl Fn() -> bool, news: Option<NodeId>)
 }
 
 fn settle(tx: &mut Tx, id: RunId) {
-    let Some(run) = tx.state.runs.get(id) else {
+    let Some(run) = tx.run(id) else {
         return;
     };
     let (settled, clean) = (all(run, Member::is_settled), all(run, Member::is_clean));
     let completing = tx
-        .state
-        .jobs
-        .get(id.job)
+        .job(id.job)
         .is_some_and(|job| job.live_run() == Some(id) && job.state == JobState::Completing);
     if settled && completing {
         tx.emit(Event::RunSettled {
@@ -95,7 +90,7 @@ fn settle(tx: &mut Tx, id: RunId) {
 
 /// Orders a run to stop, unless it is over or has an order. A cancel replaces other orders.
 pub(crate) fn stop(tx: &mut Tx, run: RunId, why: StopCause, by: &str) {
-    let Some(record) = tx.state.runs.get(run) else {
+    let Some(record) = tx.run(run) else {
         return;
     };
     let stands = |stop: &Stop| why != StopCause::Cancelled || stop.why == StopCause::Cancelled;

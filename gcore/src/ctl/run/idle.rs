@@ -30,13 +30,16 @@ pub(crate) fn take(tx: &mut Tx, node: NodeId, reports: Vec<IdleReport>) {
         mut idle_secs,
     } in reports
     {
-        let Some(run) = tx.state.runs.get(id).filter(|run| is_watched(run)) else {
+        let Some(run) = tx.run(id).filter(|run| is_watched(run)) else {
             continue;
         };
         let Some(share) = run.allocation.iter().find(|share| share.node == node) else {
             continue;
         };
-        if idle_secs.is_empty() && run.allocation.len() == 1 && !tx.state.idle_seen.contains(id) {
+        if idle_secs.is_empty()
+            && run.allocation.len() == 1
+            && !tx.state.memo.idle_seen.contains(id)
+        {
             continue;
         }
         idle_secs.truncate(share.gpus.0.len());
@@ -56,14 +59,15 @@ pub(crate) fn take(tx: &mut Tx, node: NodeId, reports: Vec<IdleReport>) {
 
 /// What follows from the idleness of a run as a whole.
 fn judge(tx: &mut Tx, id: RunId, levels: IdleLevels, watched_secs: u32) {
-    let before = tx.state.idle_seen.get(id).expect("set by what was seen");
+    let before = tx
+        .state
+        .memo
+        .idle_seen
+        .get(id)
+        .expect("set by what was seen");
     let mut spells = ended_spells(before.levels, before.watched_secs, levels);
     spells.retain(|spell| spell.secs >= MIN_SPELL_SECS);
-    let policy = tx
-        .state
-        .jobs
-        .get(id.job)
-        .and_then(|job| policy_of(tx.state, job));
+    let policy = tx.job(id.job).and_then(|job| policy_of(tx.state, job));
     let secs = levels.secs(policy.map_or(0, |policy| policy.gpus_percent));
     // A spell that is shorter than the warned one, or began later, is another: a run may have worked while a
     // controller was away.
@@ -101,18 +105,19 @@ fn together(
     let gpus = run.allocation.iter().map(|share| share.gpus.0.len()).sum();
     let (mut watched_secs, mut idle_secs) = (watched_secs, idle_secs.to_vec());
     let is_fresh = |at: Timestamp| (0..=FRESH_SECS * 1000).contains(&tx.now.since_millis(at));
-    let is_up = |id| {
-        tx.state
-            .nodes
-            .get(id)
-            .is_some_and(|node| node.link == Link::Up)
-    };
+    let is_up = |id| tx.node(id).is_some_and(|node| node.link == Link::Up);
     for share in run
         .allocation
         .iter()
         .filter(|share| share.node != node && !share.gpus.is_empty())
     {
-        let seen = tx.state.idle_seen.get(run.id)?.by_node.get(&share.node)?;
+        let seen = tx
+            .state
+            .memo
+            .idle_seen
+            .get(run.id)?
+            .by_node
+            .get(&share.node)?;
         if !is_fresh(seen.at) || !is_up(share.node) {
             return None;
         }
@@ -127,7 +132,7 @@ fn together(
 
 /// Warns or ends a run if it is due.
 fn act(tx: &mut Tx, id: RunId) {
-    let (Some(job), Some(idle)) = (tx.state.jobs.get(id.job), tx.state.idle_seen.get(id)) else {
+    let (Some(job), Some(idle)) = (tx.job(id.job), tx.state.memo.idle_seen.get(id)) else {
         return;
     };
     let Some(policy) = policy_of(tx.state, job).copied() else {
@@ -161,7 +166,7 @@ fn act(tx: &mut Tx, id: RunId) {
 
 /// Warns a run for the spell that it is in.
 fn warn(tx: &mut Tx, id: RunId, policy: &IdlePolicy, idle_secs: u32) {
-    let Some(idle) = tx.state.idle_seen.get(id) else {
+    let Some(idle) = tx.state.memo.idle_seen.get(id) else {
         return;
     };
     let (real, percent) = (policy.action != IdleAction::Report, policy.gpus_percent);
@@ -182,7 +187,7 @@ fn warn(tx: &mut Tx, id: RunId, policy: &IdlePolicy, idle_secs: u32) {
 
 /// Ends a run for being idle; its job is requeued or cancelled, as the policy says.
 fn end(tx: &mut Tx, id: RunId, policy: &IdlePolicy) {
-    let (Some(job), Some(idle)) = (tx.state.jobs.get(id.job), tx.state.idle_seen.get(id)) else {
+    let (Some(job), Some(idle)) = (tx.job(id.job), tx.state.memo.idle_seen.get(id)) else {
         return;
     };
     let partition = tx.state.config.partition(&job.spec.partition);

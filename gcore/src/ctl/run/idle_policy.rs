@@ -53,7 +53,7 @@ pub fn idle_orders(state: &State) -> Vec<IdleOrder> {
             next,
         })
     };
-    state.idle_untold.iter().filter_map(order).collect()
+    state.index.idle_untold.iter().filter_map(order).collect()
 }
 
 /// The policy for a job, if one is in force for it.
@@ -88,7 +88,7 @@ pub fn idle_spells(state: &State, run: &Run) -> Vec<IdleSpell> {
         .idle
         .as_ref()
         .map_or(Vec::new(), |idle| idle.spells.clone());
-    if let Some(seen) = state.idle_seen.get(run.id) {
+    if let Some(seen) = state.memo.idle_seen.get(run.id) {
         keep_spells(
             &mut spells,
             &ended_spells(seen.levels, seen.watched_secs, IdleLevels::default()),
@@ -116,7 +116,7 @@ pub fn idle_words(state: &State, job: &Job) -> Option<String> {
         .runs
         .get(job.live_run()?)
         .filter(|run| is_watched(run))?;
-    let seen = state.idle_seen.get(run.id)?;
+    let seen = state.memo.idle_seen.get(run.id)?;
     let warned = warning(state, run.id);
     let policy = policy_of(state, job);
     let percent = policy.map_or(100, |policy| policy.gpus_percent);
@@ -166,13 +166,14 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
         }
     }
     for id in state
+        .memo
         .idle_seen
         .keys()
         .filter(|id| state.runs.get(*id).is_none_or(|run| run.outcome.is_some()))
     {
         found.push(format!("run {id} is over and still watched for being idle"));
     }
-    for id in &state.idle_untold {
+    for id in &state.index.idle_untold {
         if !state.runs.get(*id).is_some_and(Run::is_idle_untold) {
             found.push(format!(
                 "run {id} waits for the idle program and should not"

@@ -48,7 +48,13 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
 
 /// Whether the request of a job (or of its array) changed since.
 fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
-    let changed = |id: JobId| state.respecified.get(&id).is_some_and(|at| *at > since);
+    let changed = |id: JobId| {
+        state
+            .memo
+            .respecified
+            .get(&id)
+            .is_some_and(|at| *at > since)
+    };
     changed(id)
         || state
             .array_of(id)
@@ -62,7 +68,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
     if !partition_still_holds(tx, &start) {
         return;
     }
-    let (spec, limit_secs) = match tx.state.jobs.get(start.job) {
+    let (spec, limit_secs) = match tx.job(start.job) {
         Some(job) => (&job.spec, job.limit_secs),
         None => match tx.state.array_of(start.job) {
             Some((array, _)) => (&array.spec, array.limit_secs),
@@ -81,11 +87,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
-    let job = tx
-        .state
-        .jobs
-        .get(start.job)
-        .expect("startable jobs have a record");
+    let job = tx.job(start.job).expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state, job));
     let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
@@ -146,7 +148,7 @@ fn next_attempt(state: &State, job: &Job) -> u32 {
 /// Whether a job may start now; for a task without a record its array and position.
 #[allow(clippy::option_option)]
 fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
-    if let Some(job) = tx.state.jobs.get(id) {
+    if let Some(job) = tx.job(id) {
         let waits = !job.holds.is_empty() || job.waits.is_some();
         let free = job.state == JobState::Pending && !waits && job.live.is_none();
         let room = job.task.is_none_or(|task| array_has_room(tx, task.array));
@@ -161,7 +163,7 @@ fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
 
 /// The job may have moved to another partition since the plan was made.
 fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
-    let spec = match tx.state.jobs.get(start.job) {
+    let spec = match tx.job(start.job) {
         Some(job) => &job.spec,
         None => match tx.state.array_of(start.job) {
             Some((array, _)) => &array.spec,
@@ -179,13 +181,13 @@ fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
     let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
     let open = open && reservation::window::admits(tx.state, spec);
     open && start.allocation.iter().all(|share| {
-        let node = tx.state.nodes.get(share.node);
+        let node = tx.node(share.node);
         node.is_some_and(|node| partition.holds(&node.name, &node.inventory.features))
     })
 }
 
 fn array_has_room(tx: &Tx, id: JobId) -> bool {
-    tx.state.arrays.get(id).is_none_or(|array| {
+    tx.array(id).is_none_or(|array| {
         array
             .tasks
             .limit()

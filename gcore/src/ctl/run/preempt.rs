@@ -87,6 +87,7 @@ fn stop(tx: &mut Tx, preempt: Preempt, mode: PreemptMode, text: String) {
 fn served(state: &State) -> BTreeSet<JobId> {
     let leaving = |run: RunId| state.runs.get(run).is_some_and(|run| !run.is_clean());
     state
+        .index
         .making_room
         .iter()
         .filter(|(_, run)| leaving(*run))
@@ -100,9 +101,10 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
     let first = RunId::new(JobId(0), 1);
     let asked = tx
         .state
+        .index
         .making_room
         .range((job, first)..(JobId(job.0 + 1), first))
-        .filter_map(|(_, run)| tx.state.runs.get(*run));
+        .filter_map(|(_, run)| tx.run(*run));
     let whole = |run: &&Run| run.outcome.is_none() && !run.members.iter().any(Member::is_ended);
     let asked = asked.filter(whole).filter_map(|run| {
         Some((
@@ -113,12 +115,7 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
         ))
     });
     let unheard = |run: &Run, stop: &Stop| {
-        let obeyed = |member: &Member| {
-            tx.state
-                .nodes
-                .get(member.node)
-                .map_or(u64::MAX, |node| node.obeyed)
-        };
+        let obeyed = |member: &Member| tx.node(member.node).map_or(u64::MAX, |node| node.obeyed);
         run.go.is_some()
             && run
                 .members
@@ -225,7 +222,7 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
         .runs
         .values()
         .filter_map(|run| Some((run.stop.as_ref()?.for_job?, run.id)));
-    if asked.collect::<BTreeSet<_>>() != state.making_room {
+    if asked.collect::<BTreeSet<_>>() != state.index.making_room {
         found.push("the index of who makes room is not that of the runs".into());
     }
     let since = state.policy_since.1;

@@ -11,7 +11,7 @@ use gmodel::{NodeId, RunId};
 /// bounded by the run's start, earlier marks and now. So work that was safe while the controller was away is
 /// not lost.
 pub(crate) fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<CheckpointMark>) {
-    let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else {
+    let (Some(mut mark), Some(record)) = (mark, tx.run(run)) else {
         return;
     };
     let Some(member) = record.member(node) else {
@@ -45,7 +45,7 @@ pub(crate) fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Chec
 
 /// Takes a phase that is new.
 pub(crate) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
-    let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(node)) else {
+    let Some(member) = tx.run(run).and_then(|r| r.member(node)) else {
         return;
     };
     if member
@@ -71,13 +71,7 @@ pub(crate) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
         phase,
         at: tx.now,
     });
-    if started
-        && tx
-            .state
-            .nodes
-            .get(node)
-            .is_some_and(|node| !node.strikes.is_empty())
-    {
+    if started && tx.node(node).is_some_and(|node| !node.strikes.is_empty()) {
         tx.emit(Event::NodeStrikesCleared { node });
     }
     advance_after(tx, run, node);
@@ -85,19 +79,9 @@ pub(crate) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
 
 /// Writes off every run on a lost node.
 pub(crate) fn forfeit_runs(tx: &mut Tx, id: NodeId, text: &str) {
-    let held: Vec<RunId> = tx
-        .state
-        .nodes
-        .get(id)
-        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
-    for run in held {
-        let open = tx
-            .state
-            .runs
-            .get(run)
-            .and_then(|r| r.member(id))
-            .is_some_and(|member| !member.is_settled());
-        if open {
+    for run in tx.state.runs_on(id) {
+        let member = tx.state.member(run, id);
+        if member.is_some_and(|member| !member.is_settled()) {
             let text = text.to_owned();
             tx.emit(Event::RunForfeited {
                 run,

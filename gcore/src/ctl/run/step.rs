@@ -113,11 +113,9 @@ pub(crate) fn end(
     let id = job_of(tx.state, actor, &target)?
         .ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(&target))))?;
     let run = tx
-        .state
-        .jobs
-        .get(id)
+        .job(id)
         .and_then(|job| job.live_run())
-        .and_then(|run| tx.state.runs.get(run));
+        .and_then(|run| tx.run(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
         return Err(Refusal::conflict(format!(
             "job {} has no step {step}.",

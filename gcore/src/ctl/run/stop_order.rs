@@ -12,8 +12,8 @@ pub(crate) fn order(tx: &Tx, run: RunId, why: StopCause, by: &str) -> Stop {
         why,
         StopCause::Preempted | StopCause::Requeued | StopCause::Drained
     );
-    let started = tx.state.runs.get(run).is_some_and(|run| run.go.is_some());
-    let job = tx.state.jobs.get(run.job).filter(|_| asked && started);
+    let started = tx.run(run).is_some_and(|run| run.go.is_some());
+    let job = tx.job(run.job).filter(|_| asked && started);
     let checkpoint = job.and_then(|job| checkpoint_of(tx.state, &job.spec));
     Stop {
         checkpoint_secs: checkpoint.map_or(0, |checkpoint| checkpoint.grace_secs),

@@ -7,20 +7,20 @@
 
 use crate::ctl::command::{Actor, Refusal, Reply, Target};
 use crate::ctl::event::Event;
-use crate::ctl::job::targets::{TargetRecord, each, find, own_tasks, shown};
+use crate::ctl::job::targets::{each, find, live_runs, recorded_jobs, shown};
 use crate::ctl::state::{Run, State, Suspension};
 use crate::ctl::tx::{Tx, operator_only};
-use gmodel::{JobId, JobState, RefusalKind, RunId};
+use gmodel::{JobState, RefusalKind, RunId};
 
 /// Operators only: an owner would hold GPUs without using them.
 pub(crate) fn suspend(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
     operator_only(actor, "suspending jobs")?;
     Ok(each(tx, targets, |tx, target| {
-        let runs = live_runs(tx, actor, target)?;
+        let runs = runs_of(tx, actor, target)?;
         let awake = |run: &Run| run.suspension.is_none() && run.stop.is_none();
         let runs: Vec<RunId> = runs
             .into_iter()
-            .filter(|run| tx.state.runs.get(*run).is_some_and(awake))
+            .filter(|run| tx.run(*run).is_some_and(awake))
             .collect();
         if runs.is_empty() {
             return Err(Refusal::conflict(format!(
@@ -45,7 +45,7 @@ pub(crate) fn suspend(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
 pub(crate) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
     operator_only(actor, "resuming jobs")?;
     Ok(each(tx, targets, |tx, target| {
-        let runs = live_runs(tx, actor, target)?;
+        let runs = runs_of(tx, actor, target)?;
         let state = &*tx.state;
         let of = |run: &RunId| state.runs.get(*run).and_then(|run| run.suspension.as_ref());
         let held: Vec<RunId> = runs
@@ -74,23 +74,9 @@ pub(crate) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<R
     }))
 }
 
-fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refusal> {
-    let jobs: Vec<JobId> = match find(tx.state, actor, target)? {
-        TargetRecord::Job(id) => vec![id],
-        TargetRecord::Array(id) => own_tasks(tx.state, id),
-        TargetRecord::Untouched { .. } | TargetRecord::Over => Vec::new(),
-    };
-    let live = jobs
-        .iter()
-        .filter_map(|id| tx.state.jobs.get(*id)?.live_run());
-    let live: Vec<RunId> = live
-        .filter(|run| {
-            tx.state
-                .runs
-                .get(*run)
-                .is_some_and(|run| run.outcome.is_none())
-        })
-        .collect();
+fn runs_of(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refusal> {
+    let jobs = recorded_jobs(tx.state, find(tx.state, actor, target)?);
+    let live = live_runs(tx.state, &jobs);
     if live.is_empty() {
         return Err(
             Refusal::conflict(format!("job {} is not running.", shown(target)))
@@ -103,13 +89,11 @@ fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refu
 /// Resumes suspended runs with free CPUs, as the plan says and if that still holds.
 pub(crate) fn enter(tx: &mut Tx, resumes: Vec<RunId>) {
     for id in resumes {
-        let Some(run) = tx.state.runs.get(id).filter(|run| run.goes_on_later()) else {
+        let Some(run) = tx.run(id).filter(|run| run.goes_on_later()) else {
             continue;
         };
         let has_room = run.allocation.iter().all(|share| {
-            tx.state
-                .nodes
-                .get(share.node)
+            tx.node(share.node)
                 .is_some_and(|node| tx.state.free_on(node).cpus >= share.cpus)
         });
         if has_room {

@@ -5,7 +5,9 @@
 
 mod array;
 mod idle;
+mod index;
 mod job;
+mod memos;
 mod node;
 mod open_dependency;
 mod outcome;
@@ -19,9 +21,14 @@ pub use array::{Array, HeldTasks};
 pub(crate) use array::{intersection, put_in, take_out};
 pub(crate) use idle::NodeIdleness;
 pub use idle::{IdleSeen, IdleWarning, RunIdle};
+pub use index::StateIndex;
 pub use job::{Job, TaskOf};
+pub use memos::StateMemos;
 pub(crate) use node::is_out_of_service;
-pub use node::{CertificateRenewal, FenceFailure, Fencing, FreeResources, JoinToken, Node, Strike};
+pub use node::{
+    CertificateRenewal, FenceFailure, Fencing, FreeResources, GpuWork, JoinToken, Node,
+    NodeCertificate, Strike,
+};
 pub use open_dependency::{EntryId, ForgottenJob, OpenDependency, OpenTerm};
 pub use outcome::Outcome;
 pub(crate) use past_runs::DOWNED_MILLIS;
@@ -34,12 +41,11 @@ pub use tally::{SubmissionTimes, Tally};
 use crate::chunk_map::ChunkMap;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{GpuEntry, NodeStateView};
-use gmodel::{Fence, JobId, NodeId, Policy, Request, RunId, Seq, Timestamp};
+use gmodel::{Fence, JobId, NodeId, Policy, RunId, Seq, Timestamp};
 use gpolicy::usage::UsageBook;
-use gsched::SchedNode;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Everything the controller decides from.
 #[derive(Clone, Debug, Default)]
@@ -73,50 +79,19 @@ pub struct State {
     /// Runs that hold something, or that a node has not reported clean.
     pub runs: ChunkMap<RunId, Run>,
     pub nodes: ChunkMap<NodeId, Node>,
-    pub node_names: BTreeMap<String, NodeId>,
     pub tokens: BTreeMap<String, JoinToken>,
-    /// Submissions by client key, so that a repeated request makes no second job.
-    pub client_keys: BTreeMap<ClientKey, JobId>,
-    /// Finished jobs in memory, by when the controller heard of the end.
-    pub finished: BTreeSet<(Timestamp, JobId)>,
-    /// Automatic drains of the last hour, for the breaker.
-    pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
-    /// GPUs that went out of service automatically in the last hour, by UUID.
-    pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
-    /// GPUs that no node has now, missing or out of service; with their last node.
-    pub gone: BTreeMap<String, NodeId>,
-    /// When idle GPUs are looked at next, if checks are configured.
-    pub next_check_look: Timestamp,
-    /// When jobs and arrays become eligible, or stop waiting for few switches, if that is later.
-    pub not_yet: BTreeSet<(Timestamp, JobId)>,
-    /// Dependants by the id of the job, task or array that decides. An end costs only its dependants.
-    pub dependents: BTreeSet<(JobId, EntryId)>,
-    /// Pending jobs and arrays with a check due then: a deadline, or minutes after another job's start.
-    pub due: BTreeSet<(Timestamp, JobId)>,
-    /// Jobs that are not over, by account, user, QOS and partition.
-    pub tally: Tally,
-    /// Nodes with a deadline: silent, to be empty by a time, or to be powered off.
-    pub watched: BTreeSet<NodeId>,
-    /// Runs that are not ready on all nodes, by placement.
-    pub preparing: BTreeSet<(Timestamp, RunId)>,
-    /// Victims by the job that preempts them, until they are clean everywhere.
-    pub making_room: BTreeSet<(JobId, RunId)>,
-    /// Idleness as nodes report it. A memo, as `respecified`.
-    pub idle_seen: ChunkMap<RunId, IdleSeen>,
-    /// Runs with a warning for which the site's idle program is still to be called.
-    pub idle_untold: BTreeSet<RunId>,
-    /// Requests known to fit a partition, and on how many nodes: a memo for submission, cleared when nodes
-    /// change.
-    pub feasible: Arc<BTreeMap<(String, Request), u32>>,
-    /// The nodes of each partition for submissions, made on demand. A memo, cleared with `feasible`.
-    pub(crate) members: OnceLock<Arc<BTreeMap<String, Vec<SchedNode>>>>,
-    /// Pending jobs whose request changed since the last plan was entered: an older plan does not start them.
-    /// A memo of the running controller.
-    pub respecified: BTreeMap<JobId, Seq>,
-    /// Submissions of the last minute, where limited. A memo, as `respecified`.
-    pub minutes: SubmissionTimes,
-    /// Recent requests, which later ones may share.
-    pub late_specs: RecentSpecs,
+    pub automatic: AutomaticRemovals,
+    pub index: StateIndex,
+    pub memo: StateMemos,
+}
+
+/// What the controller itself took out of service in the last hour, for the breaker.
+#[derive(Clone, Debug, Default)]
+pub struct AutomaticRemovals {
+    /// Drains of nodes.
+    pub drains: BTreeSet<(Timestamp, NodeId)>,
+    /// GPUs, by UUID.
+    pub gpus: BTreeSet<(Timestamp, NodeId, String)>,
 }
 
 /// The adoption window: nodes may bring runs that a restored database lacks, each node once.
@@ -161,7 +136,10 @@ impl State {
 
     /// Nodes with a deadline.
     pub(crate) fn watched_nodes(&self) -> impl Iterator<Item = &Node> {
-        self.watched.iter().filter_map(|id| self.nodes.get(*id))
+        self.index
+            .watched
+            .iter()
+            .filter_map(|id| self.nodes.get(*id))
     }
 
     /// The time, or a later one by which all runs were placed: the clock may have gone back.
@@ -171,6 +149,17 @@ impl State {
             .map(|run| run.placed)
             .max()
             .map_or(at, |last| last.max(at))
+    }
+
+    /// The runs with a share on a node, or to be stopped there.
+    pub(crate) fn runs_on(&self, node: NodeId) -> Vec<RunId> {
+        let node = self.nodes.get(node);
+        node.map_or(Vec::new(), |node| node.runs.iter().copied().collect())
+    }
+
+    /// The part of a run on one of its nodes.
+    pub(crate) fn member(&self, run: RunId, node: NodeId) -> Option<&Member> {
+        self.runs.get(run)?.member(node)
     }
 
     /// A GPU of a node, by UUID; present or not.
@@ -183,7 +172,7 @@ impl State {
     }
 
     pub fn node_by_name(&self, name: &str) -> Option<&Node> {
-        self.nodes.get(*self.node_names.get(name)?)
+        self.nodes.get(*self.index.node_names.get(name)?)
     }
 
     /// The array of a task without a record, and the task's position.

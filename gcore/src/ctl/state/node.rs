@@ -15,15 +15,8 @@ pub struct Node {
     pub id: NodeId,
     pub name: String,
     pub role: Role,
-    /// Operators may administer from it; its certificate must say so too.
-    #[serde(default)]
-    pub admin: bool,
-    /// Raised by each further join and by `gadm node revoke`: certificates of older epochs are void.
-    #[serde(default, skip_serializing_if = "is_none_yet")]
-    pub epoch: u32,
-    /// Its certificate's last renewal under this epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renewed: Option<Box<CertificateRenewal>>,
+    #[serde(flatten)]
+    pub certificate: NodeCertificate,
     pub link: Link,
     /// When the link last changed.
     pub link_since: Timestamp,
@@ -45,21 +38,42 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "is_beginning")]
     pub well_since: Timestamp,
     pub joined: Timestamp,
-    /// Open orders for its GPUs, one a GPU.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gpu_orders: Vec<GpuOrder>,
+    #[serde(flatten)]
+    pub gpu_work: GpuWork,
     /// The node is lost and its runs wait until it is known to be off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<Fencing>,
-    /// The newest MIG cut ordered of each GPU.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub cuts: BTreeMap<String, gsched::snapshot::CutRecord>,
     /// Drained with a deadline: remaining runs are then asked for a checkpoint and stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,
     /// The last adoption window in which it said hello: closed to it since.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub adopted_in: u64,
+}
+
+/// What the controller knows of a node's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCertificate {
+    /// Operators may administer from the node; its certificate must say so too.
+    #[serde(default)]
+    pub admin: bool,
+    /// Raised by each further join and by `gadm node revoke`: certificates of older epochs are void.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub epoch: u32,
+    /// Its last renewal under this epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<Box<CertificateRenewal>>,
+}
+
+/// What the controller ordered of a node's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuWork {
+    /// Open orders, one a GPU.
+    #[serde(default, rename = "gpu_orders", skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<GpuOrder>,
+    /// The newest MIG cut ordered of each GPU, by UUID.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cuts: BTreeMap<String, gsched::snapshot::CutRecord>,
     /// When each GPU was last freed, if checks are configured. A memo of the running controller.
     #[serde(skip)]
     pub freed: BTreeMap<GpuSlot, Timestamp>,
@@ -135,7 +149,7 @@ impl Node {
         gpu.present
             && !gpu.info.wants.is_empty()
             && gpu.refused.is_empty()
-            && self.gpu_orders.iter().all(|order| {
+            && self.gpu_work.orders.iter().all(|order| {
                 order.uuid != gpu.info.uuid || matches!(order.what, GpuAction::Check(_))
             })
     }
@@ -157,7 +171,8 @@ impl Node {
     /// The GPU is to be cut and the node has not answered: no job gets any of it.
     pub fn is_being_cut(&self, gpu: &GpuEntry) -> bool {
         let cut = |what: &GpuAction| matches!(what, GpuAction::Cut { .. });
-        self.gpu_orders
+        self.gpu_work
+            .orders
             .iter()
             .any(|order| cut(&order.what) && order.uuid == gpu.info.board())
     }

@@ -32,7 +32,7 @@ impl Pool {
         });
         for id in 1..=nodes {
             let name = format!("n{id}");
-            state.node_names.insert(name.clone(), NodeId(id));
+            state.index.node_names.insert(name.clone(), NodeId(id));
             state.nodes.insert(
                 NodeId(id),
                 Node {
@@ -121,7 +121,11 @@ impl Pool {
 
     /// Nodes and slots with a step that may be taken.
     fn allowed(&self) -> Vec<String> {
-        let orders = self.state.nodes.values().flat_map(|node| &node.gpu_orders);
+        let orders = self
+            .state
+            .nodes
+            .values()
+            .flat_map(|node| &node.gpu_work.orders);
         orders
             .filter(|order| order.what == GpuAction::Repair)
             .map(|order| order.uuid.clone())
@@ -134,7 +138,8 @@ impl Pool {
             .nodes
             .get(NodeId(node))
             .unwrap()
-            .gpu_orders
+            .gpu_work
+            .orders
             .clone();
         let done = orders
             .iter()
@@ -352,7 +357,14 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let (sick, well) = (fresh(&sick), fresh(&well));
     pool.nodes[1].extend([sick.clone(), well.clone()]);
     pool.report(2);
-    let orders = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.clone();
+    let orders = pool
+        .state
+        .nodes
+        .get(NodeId(2))
+        .unwrap()
+        .gpu_work
+        .orders
+        .clone();
     let words: Vec<(String, GpuAction)> = orders
         .into_iter()
         .map(|order| (order.uuid, order.what))
@@ -407,7 +419,8 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
             .nodes
             .get(NodeId(2))
             .unwrap()
-            .gpu_orders
+            .gpu_work
+            .orders
             .iter()
             .map(|order| order.uuid.clone())
             .collect();
@@ -474,7 +487,7 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
     pool.report(1);
     pool.forget(true, &sick.uuid).unwrap();
     // A new controller knows too.
-    pool.state.gone = crate::ctl::gpu::missing::gone(&pool.state);
+    pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
     pool.nodes[1].push(GpuInfo {
         uuid: sick.uuid.clone(),
         index: 8,
@@ -490,9 +503,17 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
 #[test]
 fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
     let mut pool = Pool::new(3);
-    let restart = |pool: &mut Pool| pool.state.gone = crate::ctl::gpu::missing::gone(&pool.state);
-    let orders =
-        |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
+    let restart =
+        |pool: &mut Pool| pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
+    let orders = |pool: &Pool, node: u32| {
+        pool.state
+            .nodes
+            .get(NodeId(node))
+            .unwrap()
+            .gpu_work
+            .orders
+            .len()
+    };
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
     pool.report(1);

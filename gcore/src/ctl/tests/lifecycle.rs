@@ -495,6 +495,7 @@ fn waits_for_one_switch(more: &[&str]) -> super::world::World {
 fn looks_at(world: &super::world::World) -> Vec<i64> {
     world
         .state
+        .index
         .not_yet
         .iter()
         .map(|(at, _)| at.since_secs(world.now))
@@ -617,13 +618,13 @@ fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
             ..state.jobs.get(JobId(1)).unwrap().clone()
         };
         state.jobs.insert(id, job);
-        state.finished.insert((ended, id));
+        state.index.finished.insert((ended, id));
     }
     for (secs, left) in [(59, 10_002), (60, 10_000), (299, 10_000), (300, 0)] {
         let now = ended.plus_secs(secs);
         handle(&mut state, &mut Vec::new(), Input::Wake, now).unwrap();
         assert_eq!(
-            (state.finished.len(), state.jobs.len()),
+            (state.index.finished.len(), state.jobs.len()),
             (left, left),
             "after {secs} s"
         );

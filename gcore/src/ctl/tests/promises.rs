@@ -1,6 +1,6 @@
 //! What holds after every input of a story, whatever it was: rows and events give the state, and nothing changes unnamed.
 
-use crate::ctl::state::State;
+use crate::ctl::state::{State, StateMemos};
 use crate::ctl::*;
 use gmodel::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +14,14 @@ pub(super) fn through_json(rows: Rows) -> Rows {
 /// Everything but the memos of submission.
 pub(super) fn same(one: &State, other: &State) -> bool {
     let blind = |state: &State| {
-        let state = State {
+        let mut state = state.clone();
+        state.memo = StateMemos {
             feasible: Arc::default(),
             members: Default::default(),
             late_specs: Default::default(),
             respecified: BTreeMap::new(),
             minutes: SubmissionTimes::default(),
-            ..state.clone()
+            ..state.memo
         };
         format!("{state:?}")
     };

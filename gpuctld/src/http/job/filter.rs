@@ -139,7 +139,7 @@ impl JobFilter {
     /// It narrows to a node that is not there.
     pub(crate) fn nodes_exist(&self, state: &State) -> Result<(), ApiError> {
         let mut names = self.nodes.iter().flat_map(|nodes| nodes.iter());
-        names.try_for_each(|name| exists("node", name, state.node_names.keys()))
+        names.try_for_each(|name| exists("node", name, state.index.node_names.keys()))
     }
 
     /// Narrows to these jobs and tasks.

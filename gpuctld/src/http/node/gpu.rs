@@ -186,7 +186,7 @@ pub(crate) async fn act(
 
 pub(crate) fn node_named<'a>(state: &'a State, name: &str) -> Result<&'a Node, ApiError> {
     state.node_by_name(name).ok_or_else(|| {
-        let guess = did_you_mean(name, state.node_names.keys().map(String::as_str));
+        let guess = did_you_mean(name, state.index.node_names.keys().map(String::as_str));
         ApiError::not_found(format!("there is no node {name:?}.{guess}"))
     })
 }
@@ -301,7 +301,11 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
     let info = &gpu.info;
     let standing = info.standing.as_deref();
     let checks = gpu.checks.as_deref();
-    let ordered = node.gpu_orders.iter().find(|order| order.uuid == info.uuid);
+    let ordered = node
+        .gpu_work
+        .orders
+        .iter()
+        .find(|order| order.uuid == info.uuid);
     GpuHealthRow {
         node: node.name.clone(),
         slot: gpu.slot.0,

@@ -100,7 +100,7 @@ pub(crate) async fn cluster(
 
 /// Nodes in the order of people: `n2` before `n10`.
 pub(crate) fn by_name(state: &State) -> Vec<&Node> {
-    let mut names: Vec<String> = state.node_names.keys().cloned().collect();
+    let mut names: Vec<String> = state.index.node_names.keys().cloned().collect();
     sort_names(&mut names);
     names
         .iter()
@@ -233,16 +233,25 @@ pub(crate) fn node_row(state: &State, sight: &Visibility, node: &Node) -> NodeRo
             .collect(),
         no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),
-        admin: node.admin,
+        admin: node.certificate.admin,
         certificate: CertificateRow {
-            epoch: node.epoch,
+            epoch: node.certificate.epoch,
             joined: Some(Instant(node.joined)),
-            renewed: node.renewed.as_ref().map(|renewed| Instant(renewed.at)),
+            renewed: node
+                .certificate
+                .renewed
+                .as_ref()
+                .map(|renewed| Instant(renewed.at)),
             renewed_from: node
+                .certificate
                 .renewed
                 .as_ref()
                 .map_or(String::new(), |renewed| renewed.from.clone()),
-            renewals: node.renewed.as_ref().map_or(0, |renewed| renewed.count),
+            renewals: node
+                .certificate
+                .renewed
+                .as_ref()
+                .map_or(0, |renewed| renewed.count),
         },
         isolation: inventory.isolation.clone(),
         declared: inventory.declared,
@@ -400,7 +409,7 @@ pub(crate) async fn act(
     caller.must_administer(&format!("node {act}"))?;
     let state = site.core.view().await;
     let Some(node) = state.node_by_name(&name).map(|node| node.id) else {
-        let guess = did_you_mean(&name, state.node_names.keys().map(String::as_str));
+        let guess = did_you_mean(&name, state.index.node_names.keys().map(String::as_str));
         return Err(ApiError::not_found(format!(
             "there is no node {name:?}.{guess}"
         )));

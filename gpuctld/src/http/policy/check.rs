@@ -79,7 +79,7 @@ pub(crate) fn reservation(state: &State, reservation: &Reservation) -> Result<()
     match &reservation.what {
         ReservedPart::Nodes(hosts) => hosts
             .iter()
-            .try_for_each(|host| exists("node", host, state.node_names.keys())),
+            .try_for_each(|host| exists("node", host, state.index.node_names.keys())),
         _ => Ok(()),
     }
 }

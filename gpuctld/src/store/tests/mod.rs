@@ -265,7 +265,7 @@ impl World {
         }
         assert_eq!(loaded.usage, state.usage, "what was used is exact");
         assert_eq!(loaded.tokens, state.tokens);
-        assert_eq!(loaded.automatic_drains, state.automatic_drains);
+        assert_eq!(loaded.automatic.drains, state.automatic.drains);
         assert_eq!(gcore::ctl::check(&loaded), []);
     }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// is cancelled if that was requested, and so on.
 pub(crate) fn settle(tx: &mut Tx, from: usize) {
     let mut at = from;
-    while at < tx.events.len() && !tx.state.dependents.is_empty() {
+    while at < tx.events.len() && !tx.state.index.dependents.is_empty() {
         let changed = match &tx.events[at] {
             Event::JobCancelled { job, .. } => *job..=*job,
             Event::RunEnded { run, .. } | Event::RunSettled { run, .. } => run.job..=run.job,
@@ -40,18 +40,23 @@ pub(crate) fn settle(tx: &mut Tx, from: usize) {
 }
 
 pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
-    let array = match tx.state.jobs.get(first).and_then(|job| job.task) {
+    let array = match tx.job(first).and_then(|job| job.task) {
         Some(task) => Some(task.array),
         None => tx.state.array_of(first).map(|(array, _)| array.id),
     };
     let from = |id: JobId| (id, EntryId::Job(JobId(0)));
     let of_one = tx
         .state
+        .index
         .dependents
         .range(from(first)..from(JobId(last.0 + 1)));
     let of_array = array.filter(|array| *array < first).into_iter();
-    let of_array =
-        of_array.flat_map(|id| tx.state.dependents.range(from(id)..from(JobId(id.0 + 1))));
+    let of_array = of_array.flat_map(|id| {
+        tx.state
+            .index
+            .dependents
+            .range(from(id)..from(JobId(id.0 + 1)))
+    });
     let waiting: BTreeSet<EntryId> = of_one.chain(of_array).map(|(_, who)| *who).collect();
     let changed = (first == last).then_some(first);
     for who in waiting {
@@ -110,7 +115,7 @@ pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
 pub(crate) fn cancel_hopeless(tx: &mut Tx, who: EntryId) {
     match who {
         EntryId::Job(id) => {
-            let Some(job) = tx.state.jobs.get(id) else {
+            let Some(job) = tx.job(id) else {
                 return;
             };
             let Some(why) = job.waits.as_ref().and_then(|waits| never(waits)) else {
@@ -129,7 +134,7 @@ pub(crate) fn cancel_hopeless(tx: &mut Tx, who: EntryId) {
             }
         }
         EntryId::Array(id) => {
-            let Some(array) = tx.state.arrays.get(id) else {
+            let Some(array) = tx.array(id) else {
                 return;
             };
             let Some(waits) = &array.waits else { return };
@@ -182,9 +187,9 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
             &array.waits,
         );
     }
-    if index != state.dependents {
+    if index != state.index.dependents {
         let differ: Vec<_> = index
-            .symmetric_difference(&state.dependents)
+            .symmetric_difference(&state.index.dependents)
             .take(3)
             .collect();
         found.push(format!(

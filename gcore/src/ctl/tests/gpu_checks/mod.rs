@@ -97,7 +97,10 @@ impl Pool {
                 name: format!("n{id:02}"),
                 ..Node::default()
             };
-            pool.state.node_names.insert(node.name.clone(), node.id);
+            pool.state
+                .index
+                .node_names
+                .insert(node.name.clone(), node.id);
             pool.state.nodes.insert(node.id, node);
             let inventory = pool.inventory(id);
             let hello = NodeReport::Hello {

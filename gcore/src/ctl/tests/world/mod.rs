@@ -211,27 +211,35 @@ impl World {
             };
             assert_eq!(*node, known, "node after {shown}");
         }
-        assert_eq!(loaded.node_names, state.node_names, "names after {shown}");
         assert_eq!(
-            loaded.client_keys, state.client_keys,
+            loaded.index.node_names, state.index.node_names,
+            "names after {shown}"
+        );
+        assert_eq!(
+            loaded.index.client_keys, state.index.client_keys,
             "client keys after {shown}"
         );
         let finished = |state: &State| {
             state
+                .index
                 .finished
                 .iter()
                 .map(|(_, id)| *id)
                 .collect::<BTreeSet<_>>()
         };
         assert_eq!(finished(&loaded), finished(state), "finished after {shown}");
-        assert_eq!(loaded.preparing, state.preparing, "preparing after {shown}");
-        assert_eq!(loaded.tally, state.tally, "tally after {shown}");
         assert_eq!(
-            loaded.dependents, state.dependents,
+            loaded.index.preparing, state.index.preparing,
+            "preparing after {shown}"
+        );
+        assert_eq!(loaded.index.tally, state.index.tally, "tally after {shown}");
+        assert_eq!(
+            loaded.index.dependents, state.index.dependents,
             "dependants after {shown}"
         );
         let due = |state: &State| {
             state
+                .index
                 .due
                 .iter()
                 .filter(|(at, _)| *at > self.now)
@@ -241,12 +249,12 @@ impl World {
         assert!(
             due(&loaded).is_subset(&due(state)),
             "due after {shown}: {:?} {:?}",
-            loaded.due,
-            state.due
+            loaded.index.due,
+            state.index.due
         );
         assert_eq!(loaded.tokens, state.tokens, "tokens after {shown}");
         let open = |state: &State| {
-            let later = state.not_yet.iter().filter(|(at, id)| {
+            let later = state.index.not_yet.iter().filter(|(at, id)| {
                 let job = state
                     .jobs
                     .get(*id)
