@@ -1,117 +1,24 @@
 //! `[account.NAME]`, `[qos.NAME]` and `[reservation.NAME]` tables, of the main file and of `policy.d`.
 //!
-//! Owns their keys and bounds. Whether names that they mention exist is [`crate::policy_check`]'s. Words of sacctmgr(1)
+//! Owns what must hold between keys of one record; the keys are gmodel's tables. Whether names that they mention exist is [`crate::policy_check`]'s. Words of sacctmgr(1)
 //! and of `scontrol create reservation`.
 
 use crate::error::{Errors, Source};
-use crate::limits::{job_limits, keys_with, limits, read as read_limits};
-use crate::name::{NAMES, is_name, is_user};
+use crate::name::{NAMES, is_name};
+use crate::record::{MentionedName, RecordReader, names};
 use crate::section::{NamedTable, Section};
 use gmodel::constraint::Constraint;
-use gmodel::hostlist::Hostlist;
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, Budget, BudgetKind, Period, Policy, PreemptMode, Qos,
-    ROOT_ACCOUNT, Repeat, Reservation, ReservedPart,
+    ALL_GPUS, Account, JobLimits, Policy, Qos, ROOT_ACCOUNT, Reservation, ReservedPart,
 };
+use gmodel::record::{NameOf, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use toml::de::DeTable;
 
 /// The tables that hold records.
 pub const RECORD_TABLES: [&str; 3] = ["account", "qos", "reservation"];
-
-const ACCOUNT_KEYS: [&str; 16] = [
-    "parent",
-    "description",
-    "shares",
-    "guaranteed",
-    "limit",
-    "lend_limit",
-    "budget",
-    "group",
-    "per_user",
-    "allow_qos",
-    "default_qos",
-    "coordinators",
-    "users",
-    "user",
-    "users_only",
-    "closed",
-];
-const USER_KEYS: [&str; 2] = ["shares", "default"];
-const BUDGET_KEYS: [&str; 4] = ["kind", "gpu_hours", "period", "gpu_type"];
-const QOS_KEYS: [&str; 13] = [
-    "description",
-    "priority",
-    "usage_factor",
-    "preempt",
-    "preempt_mode",
-    "min_run",
-    "group",
-    "per_user",
-    "per_account",
-    "per_job",
-    "headroom",
-    "outside_quota",
-    "idle",
-];
-const RESERVATION_KEYS: [&str; 19] = [
-    "start",
-    "duration",
-    "repeat",
-    "nodes",
-    "node_count",
-    "gpus",
-    "users",
-    "accounts",
-    "partition",
-    "features",
-    "maintenance",
-    "flex",
-    "ignore_running",
-    "magnetic",
-    "overlap",
-    "purge_idle",
-    "static_nodes",
-    "release_jobs",
-    "skip_until",
-];
-
-pub const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
-    ("off", PreemptMode::Off),
-    ("requeue", PreemptMode::Requeue),
-    ("cancel", PreemptMode::Cancel),
-    ("suspend", PreemptMode::Suspend),
-];
-pub const BUDGET_KINDS: [(&str, BudgetKind); 2] = [
-    ("guaranteed", BudgetKind::Guaranteed),
-    ("cap", BudgetKind::Cap),
-];
-pub const PERIODS: [(&str, Period); 5] = [
-    ("day", Period::Day),
-    ("week", Period::Week),
-    ("month", Period::Month),
-    ("quarter", Period::Quarter),
-    ("year", Period::Year),
-];
-pub const REPEATS: [(&str, Repeat); 6] = [
-    ("once", Repeat::Once),
-    ("hourly", Repeat::Hourly),
-    ("daily", Repeat::Daily),
-    ("weekday", Repeat::Weekday),
-    ("weekend", Repeat::Weekend),
-    ("weekly", Repeat::Weekly),
-];
-
-/// The word of a value, from a table of both.
-pub fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
-    words
-        .iter()
-        .find(|(_, known)| *known == value)
-        .map_or("unknown", |(word, _)| word)
-}
-
-const MAX_DURATION_SECS: u32 = 366 * 86_400;
 
 /// What kind of record a name names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -231,46 +138,31 @@ impl<'s> Records<'s> {
         });
     }
 
-    /// Names under a key, which must be there when all is read.
-    pub fn mentioned(
+    /// Opens a record's table and reads its keys. Names that it mentions must be there when all is read.
+    pub(crate) fn read_record<R: Record>(
         &mut self,
-        source: &'s Source,
         section: &Section,
-        key: &str,
-        kind: RecordKind,
+        source: &'s Source,
         errors: &mut Errors,
-    ) -> Vec<String> {
-        let names = section.names(key, errors).unwrap_or_default();
-        for (name, span) in &names {
-            self.mention(source, span.clone(), kind, name);
+    ) -> R {
+        let mut reader = RecordReader::new(errors);
+        let read = reader.read(section, &R::keys());
+        for MentionedName { of, name, span } in reader.mentioned {
+            let kind = match of {
+                NameOf::Account if name == ROOT_ACCOUNT && section.has("parent") => continue,
+                NameOf::Account => RecordKind::Account,
+                NameOf::Qos => RecordKind::Qos,
+                NameOf::Partition => RecordKind::Partition,
+                NameOf::User | NameOf::Other => continue,
+            };
+            self.mention(source, span, kind, &name);
         }
-        names.into_iter().map(|(name, _)| name).collect()
-    }
-
-    /// One name under a key.
-    pub fn mentioned_one(
-        &mut self,
-        source: &'s Source,
-        section: &Section,
-        key: &str,
-        kind: RecordKind,
-        errors: &mut Errors,
-    ) -> Option<String> {
-        let name = section.text(key, errors)?;
-        self.mention(source, section.span(key), kind, &name);
-        Some(name)
+        R::of_table(read)
     }
 
     fn account(&mut self, source: &'s Source, table: &NamedTable, errors: &mut Errors) -> Account {
         let name = table.name;
-        let holder = format!("account.{name}");
-        let section = Section::open(
-            source,
-            table.table,
-            &ACCOUNT_KEYS,
-            &format!("[{holder}]"),
-            errors,
-        );
+        let section = open::<Account>(source, table, RecordKind::Account, errors);
         for key in ["parent", "guaranteed"] {
             let span = if section.has(key) {
                 section.span(key)
@@ -280,36 +172,9 @@ impl<'s> Records<'s> {
             self.account_spans
                 .insert((name.to_owned(), key), (source, span));
         }
-        let parent = section
-            .text("parent", errors)
-            .filter(|parent| parent != ROOT_ACCOUNT);
-        if let Some(parent) = &parent {
-            self.mention(source, section.span("parent"), RecordKind::Account, parent);
-        }
-        let account = Account {
-            name: name.to_owned(),
-            parent,
-            description: section.text("description", errors).unwrap_or_default(),
-            shares: section.number("shares", 0..=1_000_000, errors).unwrap_or(1),
-            guaranteed: section.amounts("guaranteed", errors),
-            limit: section.amounts("limit", errors),
-            lend_limit: section.amounts("lend_limit", errors),
-            budgets: budgets(&section, name, errors),
-            group: limits(&section, &holder, "group", errors),
-            per_user: limits(&section, &holder, "per_user", errors),
-            allow_qos: self.mentioned(source, &section, "allow_qos", RecordKind::Qos, errors),
-            default_qos: self.mentioned_one(
-                source,
-                &section,
-                "default_qos",
-                RecordKind::Qos,
-                errors,
-            ),
-            coordinators: section.user_names("coordinators", errors),
-            users: users(&section, name, errors),
-            users_only: section.boolean("users_only", errors).unwrap_or(false),
-            closed: section.boolean("closed", errors).unwrap_or(false),
-        };
+        let mut account: Account = self.read_record(&section, source, errors);
+        name.clone_into(&mut account.name);
+        account.parent = account.parent.filter(|parent| parent != ROOT_ACCOUNT);
         within_limit(&section, &account, errors);
         default_among_allowed(
             &section,
@@ -321,22 +186,10 @@ impl<'s> Records<'s> {
     }
 
     fn qos(&mut self, source: &'s Source, table: &NamedTable, errors: &mut Errors) -> Qos {
-        let holder = format!("qos.{}", table.name);
-        let section = Section::open(
-            source,
-            table.table,
-            &QOS_KEYS,
-            &format!("[{holder}]"),
-            errors,
-        );
-        let factor = section
-            .milli("usage_factor", 0..=1_000_000, errors)
-            .and_then(|milli| u32::try_from(milli).ok());
-        let preempt: BTreeSet<String> = self
-            .mentioned(source, &section, "preempt", RecordKind::Qos, errors)
-            .into_iter()
-            .collect();
-        if preempt.contains(table.name) {
+        let section = open::<Qos>(source, table, RecordKind::Qos, errors);
+        let mut qos: Qos = self.read_record(&section, source, errors);
+        table.name.clone_into(&mut qos.name);
+        if qos.preempt.contains(table.name) {
             errors.add(
                 source,
                 section.span("preempt"),
@@ -344,26 +197,11 @@ impl<'s> Records<'s> {
                 "leave it out",
             );
         }
-        Qos {
-            name: table.name.to_owned(),
-            description: section.text("description", errors).unwrap_or_default(),
-            priority: section
-                .number("priority", 0..=1_000_000_000, errors)
-                .unwrap_or(0),
-            usage_factor_milli: factor.unwrap_or(1000),
-            preempt,
-            preempt_mode: section.word("preempt_mode", &PREEMPT_MODES, errors),
-            min_run_secs: section
-                .secs("min_run", 0..=MAX_DURATION_SECS, errors)
-                .unwrap_or(0),
-            group: limits(&section, &holder, "group", errors),
-            per_user: limits(&section, &holder, "per_user", errors),
-            per_account: limits(&section, &holder, "per_account", errors),
-            per_job: job_limits(&section, &holder, "per_job", errors),
-            headroom: section.amounts("headroom", errors),
-            outside_quota: section.boolean("outside_quota", errors).unwrap_or(false),
-            idle: crate::idle::idle(&section, &holder, errors),
+        if let Some(policy) = &qos.idle {
+            crate::idle::check(&section, policy, errors);
         }
+        job_bounds(&section, &qos.per_job, errors);
+        qos
     }
 
     fn read_reservation(
@@ -374,60 +212,15 @@ impl<'s> Records<'s> {
     ) -> Reservation {
         let name = table.name;
         let what = format!("[reservation.{name}]");
-        let section = Section::open(source, table.table, &RESERVATION_KEYS, &what, errors);
-        for key in ["start", "duration"].iter().filter(|key| !section.has(key)) {
-            errors.add(
-                source,
-                table.span.clone(),
-                format!("{what} has no {key}"),
-                "start and duration are needed",
-            );
-        }
-        let accounts = section.names("accounts", errors).unwrap_or_default();
-        for (account, span) in &accounts {
-            self.mention(
-                source,
-                span.clone(),
-                RecordKind::Account,
-                account.strip_prefix('-').unwrap_or(account),
-            );
-        }
-        let accounts: BTreeSet<String> = accounts.into_iter().map(|(account, _)| account).collect();
-        let reservation = Reservation {
-            name: name.to_owned(),
-            start: section.moment("start", errors).unwrap_or_default(),
-            duration_secs: section
-                .secs("duration", 60..=MAX_DURATION_SECS, errors)
-                .unwrap_or(0),
-            repeat: section.word("repeat", &REPEATS, errors).unwrap_or_default(),
-            what: reserved_part(&section, table, errors),
-            users: one_way(
-                &section,
-                "users",
-                section.user_names("users", errors),
-                errors,
-            ),
-            accounts: one_way(&section, "accounts", accounts, errors),
-            partition: self.mentioned_one(
-                source,
-                &section,
-                "partition",
-                RecordKind::Partition,
-                errors,
-            ),
-            features: features(&section, errors),
-            maintenance: section.boolean("maintenance", errors).unwrap_or(false),
-            flex: section.boolean("flex", errors).unwrap_or(false),
-            ignore_running: section.boolean("ignore_running", errors).unwrap_or(false),
-            magnetic: section.boolean("magnetic", errors).unwrap_or(false),
-            overlap: section.boolean("overlap", errors).unwrap_or(false),
-            purge_idle_secs: section.secs("purge_idle", 60..=MAX_DURATION_SECS, errors),
-            static_nodes: section.boolean("static_nodes", errors).unwrap_or(false),
-            release_jobs: section.boolean("release_jobs", errors).unwrap_or(false),
-            skip_until: section.moment("skip_until", errors),
-            created_by: source.path.display().to_string(),
-            ..Reservation::default()
-        };
+        let section = open::<Reservation>(source, table, RecordKind::Reservation, errors);
+        RecordReader::new(errors).must_have(&section, &what, &Reservation::keys(), &table.span);
+        let mut reservation: Reservation = self.read_record(&section, source, errors);
+        name.clone_into(&mut reservation.name);
+        reservation.created_by = source.path.display().to_string();
+        reserved_part(&section, table, &reservation, errors);
+        one_way(&section, "users", &reservation.users, errors);
+        one_way(&section, "accounts", &reservation.accounts, errors);
+        features(&section, &reservation.features, errors);
         for key in ["purge_idle", "release_jobs"]
             .into_iter()
             .filter(|key| section.has(key))
@@ -466,6 +259,17 @@ impl<'s> Records<'s> {
     }
 }
 
+/// The table of a record, with its unknown keys reported.
+fn open<'a, R: Record>(
+    source: &'a Source,
+    table: &NamedTable<'a>,
+    kind: RecordKind,
+    errors: &mut Errors,
+) -> Section<'a> {
+    let what = format!("[{}.{}]", kind.word(), table.name);
+    Section::open(source, table.table, &names(&R::keys()), &what, errors)
+}
+
 /// The keys of a whole file belong to their own readers.
 fn every_key<'t>(file: &'t DeTable<'_>) -> Vec<&'t str> {
     file.keys().map(|key| &**key.get_ref()).collect()
@@ -492,11 +296,11 @@ pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, what: &str, errors
 }
 
 /// Which nodes a count of them chooses among.
-fn features(section: &Section, errors: &mut Errors) -> String {
-    let Some(text) = section.text("features", errors) else {
-        return String::new();
-    };
-    if let Err(error) = Constraint::parse(&text) {
+fn features(section: &Section, text: &str, errors: &mut Errors) {
+    if text.is_empty() {
+        return;
+    }
+    if let Err(error) = Constraint::parse(text) {
         errors.add(
             section.source,
             section.span("features"),
@@ -511,16 +315,10 @@ fn features(section: &Section, errors: &mut Errors) -> String {
             "keep it beside node_count",
         );
     }
-    text
 }
 
 /// A list of a reservation names users and accounts that may use it, or with a minus those that may not.
-fn one_way(
-    section: &Section,
-    key: &str,
-    names: BTreeSet<String>,
-    errors: &mut Errors,
-) -> BTreeSet<String> {
+fn one_way(section: &Section, key: &str, names: &BTreeSet<String>, errors: &mut Errors) {
     let barred = names.iter().filter(|name| name.starts_with('-')).count();
     if barred > 0 && barred < names.len() || names.contains("-") {
         errors.add(
@@ -530,151 +328,66 @@ fn one_way(
             "names alone, or names with a minus alone",
         );
     }
-    names
 }
 
-/// `users = ["ada"]`, and `[account.NAME.user.ada]` where a user has settings.
-fn users(section: &Section, account: &str, errors: &mut Errors) -> BTreeMap<String, AccountUser> {
-    let plain = section.user_names("users", errors);
-    let mut users: BTreeMap<_, _> = plain
-        .into_iter()
-        .map(|name| (name, AccountUser::default()))
-        .collect();
-    for table in section.named_tables("user", errors) {
-        let NamedTable { name, span, table } = table;
-        if !is_user(name) {
-            errors.add(
-                section.source,
-                span,
-                format!("{name:?} is no name of a user"),
-                "as the system knows it",
-            );
-        }
-        let what = format!("[account.{account}.user.{name}]");
-        let user = Section::open(section.source, table, &keys_with(&USER_KEYS), &what, errors);
-        let entry = AccountUser {
-            shares: user.number("shares", 0..=1_000_000, errors).unwrap_or(1),
-            limits: read_limits(&user, errors),
-            is_default: user.boolean("default", errors).unwrap_or(false),
-        };
-        users.insert(name.to_owned(), entry);
-    }
-    users
-}
-
-fn budgets(section: &Section, account: &str, errors: &mut Errors) -> Vec<Budget> {
-    let mut budgets: Vec<Budget> = Vec::new();
-    for (table, span) in section.listed_tables("budget", errors) {
-        let what = format!("[[account.{account}.budget]]");
-        let budget = Section::open(section.source, table, &BUDGET_KEYS, &what, errors);
-        for key in ["kind", "gpu_hours", "period"]
-            .iter()
-            .filter(|key| !budget.has(key))
-        {
-            let hint = "kind, gpu_hours and period are needed";
-            errors.add(
-                section.source,
-                span.clone(),
-                format!("{what} has no {key}"),
-                hint,
-            );
-        }
-        let kind = budget.word("kind", &BUDGET_KINDS, errors);
-        let gpu_hours = budget.number("gpu_hours", 0..=u32::MAX, errors);
-        let period = budget.word("period", &PERIODS, errors);
-        let gpu_type = budget.gpu_type("gpu_type", errors);
-        let (Some(kind), Some(gpu_hours), Some(period)) = (kind, gpu_hours, period) else {
-            continue;
-        };
-        if budgets
-            .iter()
-            .any(|other| (other.kind, other.period, &other.gpu_type) == (kind, period, &gpu_type))
-        {
-            errors.add(
-                section.source,
-                span,
-                format!("{what} has the kind and period of another"),
-                "keep one of them",
-            );
-        }
-        budgets.push(Budget {
-            kind,
-            gpu_hours: u64::from(gpu_hours),
-            period,
-            gpu_type,
-        });
-    }
-    budgets
-}
-
-fn reserved_part(section: &Section, table: &NamedTable, errors: &mut Errors) -> ReservedPart {
-    let given: Vec<&str> = ["nodes", "node_count", "gpus"]
-        .into_iter()
-        .filter(|key| section.has(key))
-        .collect();
-    match given[..] {
-        ["nodes"] => {
-            let all = section
-                .texts("nodes", errors)
-                .is_some_and(|texts| texts.join(",").eq_ignore_ascii_case("ALL"));
-            if all {
-                return ReservedPart::AllNodes;
-            }
-            section
-                .hosts("nodes", errors)
-                .map_or(ReservedPart::NodeCount(1), ReservedPart::Nodes)
-        }
-        ["node_count"] => ReservedPart::NodeCount(
-            section
-                .number("node_count", 1..=1_000_000, errors)
-                .unwrap_or(1),
+/// One key says what is reserved, and that is something.
+fn reserved_part(
+    section: &Section,
+    table: &NamedTable,
+    reservation: &Reservation,
+    errors: &mut Errors,
+) {
+    let keys = ReservedPart::KEYS.iter().map(|key| key.name);
+    let given: Vec<&str> = keys.filter(|key| section.has(key)).collect();
+    let (span, text, hint) = match given[..] {
+        ["gpus"] => match &reservation.what {
+            ReservedPart::Gpus(amounts) if amounts.amount(ALL_GPUS) == 0 => (
+                section.span("gpus"),
+                format!("[reservation.{}] reserves no GPU", table.name),
+                "write a number, or numbers by type",
+            ),
+            _ => return,
+        },
+        [_] => return,
+        [] => (
+            table.span.clone(),
+            format!("[reservation.{}] reserves nothing", table.name),
+            "name nodes, node_count or gpus",
         ),
-        [gpus] => {
-            let amounts = section.amounts(gpus, errors);
-            if amounts
-                .as_ref()
-                .is_some_and(|amounts| amounts.amount(ALL_GPUS) == 0)
-            {
-                let text = format!("[reservation.{}] reserves no GPU", table.name);
-                errors.add(
-                    section.source,
-                    section.span(gpus),
-                    text,
-                    "write a number, or numbers by type",
-                );
-            }
-            ReservedPart::Gpus(amounts.unwrap_or_default())
-        }
-        [] => {
-            let text = format!("[reservation.{}] reserves nothing", table.name);
-            errors.add(
-                section.source,
-                table.span.clone(),
-                text,
-                "name nodes, node_count or gpus",
-            );
-            ReservedPart::default()
-        }
-        [_, second, ..] => {
-            let text = "nodes, node_count and gpus name what is reserved in different ways";
-            errors.add(
-                section.source,
-                section.span(second),
-                text,
-                "keep one of them",
-            );
-            ReservedPart::default()
-        }
-    }
+        [_, second, ..] => (
+            section.span(second),
+            "nodes, node_count and gpus name what is reserved in different ways".to_owned(),
+            "keep one of them",
+        ),
+    };
+    errors.add(section.source, span, text, hint);
+}
+
+/// A job must be able to keep within both bounds.
+fn job_bounds(section: &Section, bounds: &JobLimits, errors: &mut Errors) {
+    let Some((kind, least, most)) = bounds.asks_beyond_its_bound() else {
+        return;
+    };
+    let text = format!(
+        "min_gpus {kind} is {}, more than gpus with {}: no job could be submitted",
+        milli_text(least),
+        milli_text(most)
+    );
+    let span = section.below("per_job").map(|below| below.span("min_gpus"));
+    errors.add(
+        section.source,
+        span.unwrap_or_default(),
+        text,
+        "make it gpus or less",
+    );
 }
 
 fn within_limit(section: &Section, account: &Account, errors: &mut Errors) {
     if let Some((gpu_type, least, most)) = account.guaranteed_beyond_limit() {
-        let show = crate::section::gpu_text;
         let text = format!(
             "guaranteed {gpu_type} is {}, more than the limit {}",
-            show(least),
-            show(most)
+            milli_text(least),
+            milli_text(most)
         );
         errors.add(
             section.source,
@@ -702,9 +415,4 @@ pub fn default_among_allowed(
             format!("allowed are {}", allowed.join(", ")),
         );
     }
-}
-
-/// A list of nodes as one text.
-pub fn hosts_text(hosts: &Hostlist) -> String {
-    gmodel::hostlist::compress(hosts.iter())
 }

@@ -5,8 +5,8 @@
 
 use crate::error::Errors;
 use crate::policy::{RecordKind, Records};
-use crate::section::gpu_text;
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::{ALL_GPUS, Policy};
 use gmodel::suggest::closest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,17 +168,17 @@ fn circles(records: &Records, all: &Policy, errors: &mut Errors) {
 /// What accounts below another are guaranteed must fit into what that is guaranteed itself.
 fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
     for one in all.overdrawn() {
-        let (parent, sum) = (one.account, gpu_text(one.sum));
+        let (parent, sum) = (one.account, milli_text(one.sum));
         let list: Vec<String> = one
             .parts
             .iter()
-            .map(|(name, milli)| format!("{name} {}", gpu_text(*milli)))
+            .map(|(name, milli)| format!("{name} {}", milli_text(*milli)))
             .collect();
         let text = format!(
             "the accounts below {parent:?} are guaranteed {sum} {} together ({}) and it has {}",
             gpu_word(one.gpu_type),
             list.join(", "),
-            gpu_text(one.milli)
+            milli_text(one.milli)
         );
         let mut places = std::iter::once(parent).chain(one.parts.iter().map(|(name, _)| *name));
         let place =
@@ -204,8 +204,8 @@ fn limits_above(records: &Records, all: &Policy, errors: &mut Errors) {
             continue;
         };
         let (milli, most, word) = (
-            gpu_text(one.milli),
-            gpu_text(one.most),
+            milli_text(one.milli),
+            milli_text(one.most),
             gpu_word(one.gpu_type),
         );
         let text = format!(

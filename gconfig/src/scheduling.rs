@@ -44,12 +44,6 @@ const BACKFILLS: [(&str, Backfill); 3] = [
     ("easy", Backfill::EASY),
     ("conservative", Backfill::All),
 ];
-pub const PLACEMENTS: [(&str, Placement); 4] = [
-    ("pack", Placement::Pack),
-    ("spread", Placement::Spread),
-    ("best-fit", Placement::BestFit),
-    ("first-fit", Placement::FirstFit),
-];
 const MAX_WEIGHT: u32 = 1_000_000_000;
 const YEAR_SECS: u32 = 366 * 86_400;
 
@@ -79,7 +73,7 @@ pub fn read_words(section: &Section, config: &mut SchedulerConfig, errors: &mut 
         .unwrap_or(config.order);
     config.backfill = backfill(section, errors).unwrap_or(config.backfill);
     config.placement = section
-        .word("placement", &PLACEMENTS, errors)
+        .word("placement", Placement::ALL, errors)
         .unwrap_or(config.placement);
     config.consolidate = section
         .boolean("consolidate", errors)

@@ -6,6 +6,7 @@ use crate::error::{Errors, Local, Source};
 use crate::name::{is_name, is_user};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime};
 use gmodel::duration::TimeLimit;
+use gmodel::gpu_amounts::milli_text;
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
 use gmodel::size::parse_bytes;
@@ -66,6 +67,20 @@ impl<'a> Section<'a> {
             table,
             path,
         }
+    }
+
+    /// A table below that was read already: none of its keys is reported again.
+    pub(crate) fn below(&self, key: &str) -> Option<Self> {
+        Some(Self {
+            source: self.source,
+            table: self.value(key)?.get_ref().as_table()?,
+            path: format!("{}{key}.", self.path),
+        })
+    }
+
+    /// The head of a table below: `[account.vision.group]`.
+    pub(crate) fn head(&self, key: &str) -> String {
+        format!("[{}{key}]", self.path)
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -303,11 +318,10 @@ impl<'a> Section<'a> {
         if bounds.contains(&milli) {
             return Some(milli);
         }
-        let show = |milli: u64| gpu_text(milli);
         let hint = format!(
             "{} to {} is allowed",
-            show(*bounds.start()),
-            show(*bounds.end())
+            milli_text(*bounds.start()),
+            milli_text(*bounds.end())
         );
         errors.add(
             self.source,
@@ -661,12 +675,6 @@ fn read_milli(text: &str) -> Option<u64> {
         .ok()?
         .checked_mul(1000)?
         .checked_add(part)
-}
-
-/// Thousandths as people write them: `16`, `0.5`.
-pub fn gpu_text(milli: u64) -> String {
-    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Without a zone of the site local times are the machine's, where there is one.

@@ -46,4 +46,22 @@ impl GpuAmounts {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+    /// As people read it: `32`, `h100:16,gpu:32`; of no type `0`.
+    pub fn text(&self) -> String {
+        match (self.0.len(), self.total()) {
+            (0, _) => "0".to_owned(),
+            (1, Some(all)) => milli_text(all),
+            _ => {
+                let parts = self.0.iter();
+                let parts = parts.map(|(kind, milli)| format!("{kind}:{}", milli_text(*milli)));
+                parts.collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+}
+
+/// Thousandths as people write them: `16`, `0.5`.
+pub fn milli_text(milli: u64) -> String {
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -2,35 +2,29 @@
 //! Counts seconds of samples, so no clock can jump. A missing sample is not idleness. Warnings are gcore's.
 
 use crate::ids::RunId;
+use crate::record::{Key, Kind};
+use crate::{record, words};
 use serde::{Deserialize, Serialize};
 
-/// The idle policy: `[partition.NAME.idle]`, or a QOS's own in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct IdlePolicy {
-    pub action: IdleAction,
-    /// Idle so long, a run is warned, seconds.
-    pub warn_after_secs: u32,
-    /// Idle so long, it is ended; never sooner after its warning than the two differ.
-    pub act_after_secs: u32,
-    /// So long after its start nothing counts: data are loaded, programs compiled.
-    pub grace_secs: u32,
-    /// So many of its GPUs have to be idle at the same time: one of [`LEVELS`].
-    pub gpus_percent: u32,
-    /// Requeued so often in a row and idle again, a job goes back to the queue and is held there.
-    pub max_requeues: u32,
-}
+/// Longest time that any of it may be, seconds.
+const MAX_SECS: u32 = 30 * 86_400;
 
-impl Default for IdlePolicy {
-    fn default() -> Self {
-        Self {
-            action: IdleAction::Off,
-            warn_after_secs: 1800,
-            act_after_secs: 3600,
-            grace_secs: 600,
-            gpus_percent: 100,
-            max_requeues: 2,
-        }
+record! {
+    /// The idle policy: `[partition.NAME.idle]`, or a QOS's own in its place.
+    #[derive(Copy)]
+    pub struct IdlePolicy {
+        /// What is done about a run with idle GPUs.
+        action: IdleAction = IdleAction::Off, Key::new(Kind::Word(IdleAction::WORDS)).needed();
+        /// Idle so long, a run is warned, seconds.
+        warn_after_secs: u32 = 1800, Key::duration(1, MAX_SECS).in_toml("warn_after");
+        /// Idle so long, it is ended; never sooner after its warning than the two differ.
+        act_after_secs: u32 = 3600, Key::duration(1, MAX_SECS).in_toml("act_after");
+        /// So long after its start nothing counts: data are loaded, programs compiled.
+        grace_secs: u32 = 600, Key::duration(0, MAX_SECS).in_toml("grace");
+        /// So many of its GPUs have to be idle at the same time: one of [`LEVELS`].
+        gpus_percent: u32 = 100, Key::count(1, 100);
+        /// Requeued so often in a row and idle again, a job goes back to the queue and is held there.
+        max_requeues: u32 = 2, Key::count(0, 1000);
     }
 }
 
@@ -49,23 +43,15 @@ pub enum IdleAction {
     Cancel,
 }
 
+words!(IdleAction {
+    Off = "off",
+    Report = "report",
+    Warn = "warn",
+    Requeue = "requeue",
+    Cancel = "cancel",
+});
+
 impl IdleAction {
-    /// As it is written.
-    pub const ALL: [(&str, IdleAction); 5] = [
-        ("off", Self::Off),
-        ("report", Self::Report),
-        ("warn", Self::Warn),
-        ("requeue", Self::Requeue),
-        ("cancel", Self::Cancel),
-    ];
-
-    pub fn word(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, action)| *action == self)
-            .map_or("off", |(word, _)| word)
-    }
-
     /// Runs are ended by it.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Requeue | Self::Cancel)

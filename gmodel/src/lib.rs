@@ -42,6 +42,7 @@ pub mod policy;
 pub mod range_set;
 pub mod rare;
 pub mod reason;
+pub mod record;
 pub mod refusal_kind;
 pub mod request_change;
 pub mod run;

@@ -1,10 +1,12 @@
 //! A partition: a queue over a set of nodes, with its limits, defaults and policies. Source of the words: slurm.conf(5).
 
 use crate::gpu_amounts::GpuAmounts;
-use crate::hostlist::Hostlist;
+use crate::hostlist::{Hostlist, compress};
 use crate::idle::IdlePolicy;
 use crate::job::{MemRequest, VisibleDevices};
 use crate::policy::{Limits, Placement, Policy, PreemptMode};
+use crate::record::{Access, Field, Key, Kind, NameOf, Record, Value};
+use crate::{record, words};
 use serde::{Deserialize, Serialize};
 
 /// Whether users may submit from compute nodes where a job of theirs runs. Root there is each of these users.
@@ -17,6 +19,12 @@ pub enum SubmitFromJobs {
     SamePartition,
     Yes,
 }
+
+words!(SubmitFromJobs {
+    No = "no",
+    SamePartition = "same-partition",
+    Yes = "yes",
+});
 
 /// As a trace has it: older traces have true or false.
 #[derive(Deserialize)]
@@ -40,68 +48,100 @@ impl From<SubmitFromJobsText> for SubmitFromJobs {
     }
 }
 
-/// One partition: a queue over a set of nodes, with limits and defaults.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Partition {
-    pub name: String,
-    pub nodes: NodeSelection,
-    /// The partition of jobs that name none.
-    pub is_default: bool,
-    pub state: PartitionState,
-    /// Seconds; `None` is unlimited.
-    pub max_time_secs: Option<u32>,
-    pub default_time_secs: Option<u32>,
-    pub max_nodes: Option<u32>,
-    pub priority_tier: u32,
-    /// Empty allows all.
-    pub allow_accounts: Vec<String>,
-    pub allow_users: Vec<String>,
-    pub cpus_per_gpu: Option<u32>,
-    pub mem_per_cpu_bytes: Option<u64>,
-    pub mem_per_gpu_bytes: Option<u64>,
-    /// A private /tmp and /dev/shm for each job.
-    pub private_tmp: bool,
-    /// Paths of programs run as root on each node before and after a run; empty for none.
-    pub prolog: String,
-    pub epilog: String,
-    /// Zeros over the memory of a run's GPUs before they are given to another.
-    pub gpu_scrub: bool,
-    /// How a job's GPUs are named to CUDA; `None`: as the cluster says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub visible_devices: Option<VisibleDevices>,
-    /// What jobs do after a node failure when they do not say.
-    pub requeue: bool,
-    pub submit_from_jobs: SubmitFromJobs,
-    /// Seconds a run may go over its limit.
-    pub over_time_secs: u32,
-    /// PriorityJobFactor: the partition's part of the multifactor priority.
-    pub priority_factor: u32,
-    /// How runs here are preempted; `Off`: never.
-    pub preempt_mode: PreemptMode,
-    /// Where it differs from the cluster's.
-    pub placement: Option<Placement>,
-    /// Of all jobs of the partition together, and of each user and account in it.
-    pub group: Limits,
-    pub per_user: Limits,
-    pub per_account: Limits,
-    /// Idle GPUs kept for jobs of QOS that may use headroom, and for guaranteed demand.
-    pub headroom: Option<GpuAmounts>,
-    /// Empty allows all.
-    pub allow_qos: Vec<String>,
-    /// QOS of jobs that name none.
-    pub default_qos: Option<String>,
-    /// How its GPUs are cut by MIG.
-    pub mig: MigCuts,
-    /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
-    pub slices_for_memory: bool,
-    /// Whether a part of a GPU may be asked for.
-    pub gpu_sharing: GpuSharing,
-    /// Its GPUs are checked in idle gaps where the cluster has that.
-    pub diagnostics: bool,
-    /// The idle policy for its runs; `None`: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle: Option<IdlePolicy>,
+record! {
+    /// One partition: a queue over a set of nodes, with limits and defaults.
+    pub struct Partition {
+        /// What jobs and commands call it.
+        name: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
+        /// The partition of jobs that name none.
+        is_default: bool = false, Key::new(Kind::Flag).named("default");
+        /// Whether it takes submissions and starts jobs.
+        state: PartitionState = PartitionState::Up, Key::new(Kind::Word(PartitionState::WORDS));
+        /// Seconds; `None` is unlimited.
+        max_time_secs: Option<u32> = None, Key::new(Kind::TimeLimit).in_toml("max_time");
+        /// Seconds of jobs that say nothing.
+        default_time_secs: Option<u32> = None, Key::new(Kind::TimeLimit).in_toml("default_time");
+        /// Seconds a run may go over its limit.
+        over_time_secs: u32 = 0, Key::duration(0, u32::MAX).in_toml("over_time");
+        /// Nodes of one job.
+        max_nodes: Option<u32> = None, Key::count(1, 1_000_000);
+        /// Jobs of a higher tier come first.
+        priority_tier: u32 = 1, Key::count(0, 65_533);
+        /// Empty allows all.
+        allow_accounts: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Other));
+        /// Empty allows all.
+        allow_users: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::User));
+        /// CPUs for each GPU of jobs that say nothing.
+        cpus_per_gpu: Option<u32> = None, Key::count(1, 65_536);
+        /// Memory for each CPU of jobs that say nothing.
+        mem_per_cpu_bytes: Option<u64> = None, Key::new(Kind::Size).in_toml("mem_per_cpu");
+        /// Memory for each GPU of jobs that say nothing.
+        mem_per_gpu_bytes: Option<u64> = None, Key::new(Kind::Size).in_toml("mem_per_gpu");
+        /// A private /tmp and /dev/shm for each job.
+        private_tmp: bool = false, Key::new(Kind::Flag);
+        /// Path of a program run as root on each node before a run; empty for none.
+        prolog: String = String::new(), Key::new(Kind::Path);
+        /// The same after a run.
+        epilog: String = String::new(), Key::new(Kind::Path);
+        /// What jobs do after a node failure when they do not say.
+        requeue: bool = true, Key::new(Kind::Flag);
+        /// Whether users may submit from compute nodes where a job of theirs runs.
+        submit_from_jobs: SubmitFromJobs = SubmitFromJobs::default(), Key::new(Kind::FlagOr("same-partition"));
+        /// PriorityJobFactor: the partition's part of the multifactor priority.
+        priority_factor: u32 = 0, Key::count(0, 65_533);
+        /// How runs here are preempted; `Off`: never.
+        preempt_mode: PreemptMode = PreemptMode::Requeue, Key::new(Kind::Word(PreemptMode::WORDS));
+        /// Where it differs from the cluster's.
+        placement: Option<Placement> = None, Key::new(Kind::Word(Placement::WORDS));
+        /// Of all jobs of the partition together.
+        group: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS));
+        /// Of each user's jobs in it.
+        per_user: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS));
+        /// Of each account's jobs in it.
+        per_account: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS));
+        /// Idle GPUs kept for jobs of QOS that may use headroom, and for guaranteed demand.
+        headroom: Option<GpuAmounts> = None, Key::new(Kind::Gpus);
+        /// Empty allows all.
+        allow_qos: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Qos));
+        /// QOS of jobs that name none.
+        default_qos: Option<String> = None, Key::new(Kind::Name(NameOf::Qos));
+        /// How its GPUs are cut by MIG.
+        mig: MigCuts = MigCuts::Fixed, Key::new(Kind::Word(MigCuts::WORDS));
+        /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
+        slices_for_memory: bool = false, Key::new(Kind::Flag);
+        /// Whether a part of a GPU may be asked for.
+        gpu_sharing: GpuSharing = GpuSharing::Off, Key::new(Kind::Word(GpuSharing::WORDS));
+        /// Zeros over the memory of a run's GPUs before they are given to another.
+        gpu_scrub: bool = false, Key::new(Kind::Flag);
+        /// How a job's GPUs are named to CUDA; `None`: as the cluster says.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        visible_devices: Option<VisibleDevices> = None, Key::new(Kind::Word(VISIBLE_DEVICES));
+        /// Its GPUs are checked in idle gaps where the cluster has that.
+        diagnostics: bool = true, Key::new(Kind::Flag);
+        /// The idle policy for its runs; `None`: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        idle: Option<IdlePolicy> = None, Key::new(Kind::WholeTable(IdlePolicy::KEYS));
+    }
+    flat {
+        /// The nodes it holds.
+        nodes: NodeSelection;
+    }
+}
+
+const VISIBLE_DEVICES: &[&str] = &[VisibleDevices::WORDS[0].0, VisibleDevices::WORDS[1].0];
+
+impl Field for VisibleDevices {
+    fn value(&self) -> Value {
+        let mut words = Self::WORDS.iter();
+        let word = words.find(|(_, known)| known == self);
+        Value::Text(word.map_or("", |(word, _)| *word).to_owned())
+    }
+    fn of_value(value: Value) -> Option<Self> {
+        let mut words = Self::WORDS.iter();
+        words
+            .find(|(word, _)| value == Value::Text((*word).to_owned()))
+            .map(|(_, known)| *known)
+    }
 }
 
 impl Partition {
@@ -121,48 +161,6 @@ impl Partition {
     }
 }
 
-impl Default for Partition {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            nodes: NodeSelection::All,
-            is_default: false,
-            state: PartitionState::Up,
-            max_time_secs: None,
-            default_time_secs: None,
-            max_nodes: None,
-            priority_tier: 1,
-            allow_accounts: Vec::new(),
-            allow_users: Vec::new(),
-            cpus_per_gpu: None,
-            mem_per_cpu_bytes: None,
-            mem_per_gpu_bytes: None,
-            private_tmp: false,
-            prolog: String::new(),
-            epilog: String::new(),
-            gpu_scrub: false,
-            visible_devices: None,
-            requeue: true,
-            submit_from_jobs: SubmitFromJobs::default(),
-            over_time_secs: 0,
-            priority_factor: 0,
-            preempt_mode: PreemptMode::Requeue,
-            placement: None,
-            group: Limits::default(),
-            per_user: Limits::default(),
-            per_account: Limits::default(),
-            headroom: None,
-            allow_qos: Vec::new(),
-            default_qos: None,
-            mig: MigCuts::Fixed,
-            slices_for_memory: false,
-            gpu_sharing: GpuSharing::Off,
-            diagnostics: true,
-            idle: None,
-        }
-    }
-}
-
 /// What `--gpus 0.5` gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -176,6 +174,12 @@ pub enum GpuSharing {
     Uncapped,
 }
 
+words!(GpuSharing {
+    Off = "off",
+    Mps = "mps",
+    Uncapped = "uncapped",
+});
+
 /// How GPUs are cut by MIG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -187,6 +191,11 @@ pub enum MigCuts {
     Planned,
 }
 
+words!(MigCuts {
+    Fixed = "fixed",
+    Planned = "planned",
+});
+
 /// Which nodes a partition holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -196,6 +205,40 @@ pub enum NodeSelection {
     Names(Hostlist),
     /// Nodes that have all of these features.
     Features(Vec<String>),
+}
+
+/// One of two keys says which.
+impl Record for NodeSelection {
+    const KEYS: &'static [Key] = &[
+        Key::new(Kind::Hosts).of_field("nodes", "These nodes, or ALL."),
+        Key::new(Kind::Names(NameOf::Other))
+            .of_field("features", "Nodes that have all of these features."),
+    ];
+
+    fn get(&self, key: &Key) -> Option<Value> {
+        Some(match (key.field, self) {
+            ("nodes", Self::All) => Value::Text("ALL".to_owned()),
+            ("nodes", Self::Names(hosts)) => Value::Text(compress(hosts.iter())),
+            ("features", Self::Features(features)) => Value::Names(features.clone()),
+            ("nodes" | "features", _) => Value::Unset,
+            _ => return None,
+        })
+    }
+
+    /// A host list that is none is left as it was: its readers look for that.
+    fn set(&mut self, _: &Key, value: Value) -> bool {
+        match value {
+            Value::Names(features) => *self = Self::Features(features),
+            Value::Text(hosts) if hosts.eq_ignore_ascii_case("ALL") => *self = Self::All,
+            Value::Text(hosts) => {
+                if let Ok(hosts) = Hostlist::parse(&hosts) {
+                    *self = Self::Names(hosts);
+                }
+            }
+            _ => {}
+        }
+        true
+    }
 }
 
 /// Slurm's partition states.
@@ -212,6 +255,13 @@ pub enum PartitionState {
     /// Neither.
     Inactive,
 }
+
+words!(PartitionState {
+    Up = "UP",
+    Down = "DOWN",
+    Drain = "DRAIN",
+    Inactive = "INACTIVE",
+});
 
 impl Partition {
     /// Whether jobs charged to an account may run here: the partition lists no account, or this one, or one above it.

@@ -25,6 +25,9 @@ pub use scheduler_config::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Longest time that a key of a record may be, seconds.
+pub const MAX_DURATION_SECS: u32 = 366 * 86_400;
+
 /// The accounts, QOS and reservations: edited at run time or read from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

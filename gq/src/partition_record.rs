@@ -3,8 +3,11 @@
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::hostlist;
+use gmodel::policy::Limits;
+use gmodel::record::{Key, Record, Value};
 use gmodel::size::exact_size;
-use gwire::api::{Gpus, LimitsRow, NodeRow, PartitionRow};
+use gwire::api::{Gpus, NodeRow, PartitionRow};
+use gwire::record_json::gpus_json;
 
 /// The record, with an empty line behind it.
 pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
@@ -115,17 +118,14 @@ fn gpus_text(gpus: &Gpus) -> String {
         .join(",")
 }
 
-fn limits_text(limits: &LimitsRow) -> String {
-    let shown = |(key, bound): (&str, String)| match key {
-        "gpus" => format!("gpus[{bound}]"),
-        _ => format!("{key}:{bound}"),
+fn limits_text(limits: &Limits) -> String {
+    let shown = |(key, value): &(&Key, Value)| match value {
+        Value::Unset => None,
+        Value::Gpus(gpus) => Some(format!("{}[{}]", key.name, gpus_text(&gpus_json(gpus)))),
+        value => Some(format!("{}:{}", key.name, key.text(value))),
     };
-    limits
-        .bounds(gpus_text)
-        .into_iter()
-        .map(shown)
-        .collect::<Vec<_>>()
-        .join(",")
+    let parts: Vec<String> = limits.table().iter().filter_map(shown).collect();
+    parts.join(",")
 }
 
 /// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.

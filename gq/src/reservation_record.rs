@@ -2,10 +2,12 @@
 
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
-use gmodel::Instant;
 use gmodel::duration::sacct_time;
-use gmodel::hostlist::{self, Hostlist};
+use gmodel::gpu_amounts::{ALL_GPUS, GpuAmounts, milli_text};
+use gmodel::hostlist;
 use gmodel::node::Role;
+use gmodel::policy::{Repeat, Reservation, ReservedPart};
+use gmodel::{Instant, Timestamp};
 use gwire::api::{NodeRow, ReservationRow};
 use std::collections::BTreeSet;
 
@@ -19,46 +21,42 @@ pub fn text(row: &ReservationRow, nodes: &[NodeRow], times: &TimeFormat) -> Stri
             names.iter().cloned().collect::<Vec<_>>().join(",")
         }
     };
-    let gpus: Vec<String> = row
-        .gpus
-        .iter()
-        .flatten()
-        .map(|(kind, count)| match kind.as_str() {
-            "gpu" => format!("gres/gpu={count}"),
-            kind => format!("gres/gpu:{kind}={count}"),
-        })
-        .collect();
+    let one = &row.reservation;
     let cpus: u32 = nodes
         .iter()
         .filter(|node| held.contains(&node.name))
         .map(|node| node.cpus)
         .sum();
-    let tres = if row.gpus.is_some() {
-        gpus.join(",")
-    } else {
-        format!("cpu={cpus}")
+    let tres = match &one.what {
+        ReservedPart::Gpus(gpus) => gpus_tres(gpus),
+        _ => format!("cpu={cpus}"),
     };
+    let node_count = match one.what {
+        ReservedPart::NodeCount(count) => count,
+        _ => held.len() as u32,
+    };
+    let null = |text: &str| if text.is_empty() { "(null)" } else { text }.to_owned();
     let lines = [
         format!(
             "ReservationName={} StartTime={} EndTime={} Duration={}",
-            row.name,
-            moment(row.window_start.or(row.start), times),
+            one.name,
+            moment(begin(row), times),
             moment(row.window_end, times),
-            sacct_time(row.duration_secs.into())
+            sacct_time(one.duration_secs.into())
         ),
         format!(
             "Nodes={} NodeCnt={} CoreCnt={cpus} Features={} PartitionName={} Flags={}",
             node_list(row, nodes),
-            row.node_count.unwrap_or(held.len() as u32),
-            row.features.as_deref().unwrap_or("(null)"),
-            row.partition.as_deref().unwrap_or("(null)"),
-            flags(row).join(",")
+            node_count,
+            null(&one.features),
+            null(one.partition.as_deref().unwrap_or_default()),
+            flags(one).join(",")
         ),
         format!("TRES={tres}"),
         format!(
             "Users={} Groups=(null) Accounts={} Licenses=(null) State={} BurstBuffer=(null) Watts=n/a",
-            names(&row.users),
-            names(&row.accounts),
+            names(&one.users),
+            names(&one.accounts),
             row.state
         ),
         "MaxStartDelay=(null)".to_owned(),
@@ -83,7 +81,7 @@ pub(crate) fn table(
     }
     let width = rows
         .iter()
-        .map(|row| row.name.chars().count())
+        .map(|row| row.reservation.name.chars().count())
         .chain([9])
         .max()
         .unwrap_or(9);
@@ -105,20 +103,31 @@ pub(crate) fn table(
         ])
     });
     let lines = rows.iter().map(|row| {
-        let (start, end) = (
-            moment(row.window_start.or(row.start), times),
-            moment(row.window_end, times),
-        );
+        let (start, end) = (moment(begin(row), times), moment(row.window_end, times));
         line([
-            &row.name,
+            &row.reservation.name,
             &row.state,
             &start,
             &end,
-            &sacct_time(row.duration_secs.into()),
+            &sacct_time(row.reservation.duration_secs.into()),
             &node_list(row, nodes),
         ])
     });
     heading.into_iter().chain(lines).collect()
+}
+
+/// Of the window that holds or comes next, else of the first.
+fn begin(row: &ReservationRow) -> Option<Instant> {
+    let first = Some(row.reservation.start).filter(|at| *at != Timestamp::default());
+    row.window_start.or(first.map(Instant))
+}
+
+fn gpus_tres(gpus: &GpuAmounts) -> String {
+    let parts = gpus.0.iter().map(|(kind, milli)| match kind.as_str() {
+        ALL_GPUS => format!("gres/gpu={}", milli_text(*milli)),
+        kind => format!("gres/gpu:{kind}={}", milli_text(*milli)),
+    });
+    parts.collect::<Vec<_>>().join(",")
 }
 
 fn moment(at: Option<Instant>, times: &TimeFormat) -> String {
@@ -138,35 +147,35 @@ fn node_list(row: &ReservationRow, nodes: &[NodeRow]) -> String {
 /// The nodes it has whole.
 fn held(row: &ReservationRow, nodes: &[NodeRow]) -> BTreeSet<String> {
     let of_partition = |node: &&NodeRow| {
-        row.partition
+        row.reservation
+            .partition
             .as_ref()
             .is_none_or(|name| node.partitions.contains(name))
     };
-    match row.nodes.as_deref() {
-        None => BTreeSet::new(),
-        Some("ALL") => nodes
+    match &row.reservation.what {
+        ReservedPart::NodeCount(_) | ReservedPart::Gpus(_) => BTreeSet::new(),
+        ReservedPart::AllNodes => nodes
             .iter()
             .filter(|node| node.role == Role::Compute)
             .filter(of_partition)
             .map(|node| node.name.clone())
             .collect(),
-        Some(list) => Hostlist::parse(list)
-            .map(|list| list.iter().map(str::to_owned).collect())
-            .unwrap_or_default(),
+        ReservedPart::Nodes(list) => list.iter().map(str::to_owned).collect(),
     }
 }
 
 /// In scontrol's order.
-fn flags(row: &ReservationRow) -> Vec<String> {
-    let all = row.nodes.as_deref() == Some("ALL");
-    let repeat = row.repeat.to_uppercase();
+fn flags(row: &Reservation) -> Vec<String> {
+    let all = row.what == ReservedPart::AllNodes;
+    let names_nodes = all || matches!(row.what, ReservedPart::Nodes(_));
+    let repeat = row.repeat.word().to_uppercase();
     let words = [
         (row.maintenance, "MAINT"),
         (row.flex, "FLEX"),
         (row.overlap, "OVERLAP"),
         (row.ignore_running, "IGNORE_JOBS"),
-        (!["ONCE", ""].contains(&repeat.as_str()), repeat.as_str()),
-        (row.nodes.is_some() && !row.chosen, "SPEC_NODES"),
+        (row.repeat != Repeat::Once, repeat.as_str()),
+        (names_nodes && !row.is_chosen, "SPEC_NODES"),
         (all && row.partition.is_none(), "ALL_NODES"),
         (row.static_nodes, "STATIC"),
         (all && row.partition.is_some(), "PART_NODES"),
@@ -198,10 +207,16 @@ mod tests {
     use expect_test::expect;
 
     fn row(name: &str) -> ReservationRow {
-        ReservationRow {
+        shown(Reservation {
             name: name.into(),
             duration_secs: 7200,
-            repeat: "once".into(),
+            ..Reservation::default()
+        })
+    }
+
+    fn shown(reservation: Reservation) -> ReservationRow {
+        ReservationRow {
+            reservation,
             state: "ACTIVE".into(),
             ..ReservationRow::default()
         }
@@ -226,9 +241,9 @@ mod tests {
 
     #[test]
     fn a_reservation_is_shown_as_scontrol_shows_it() {
-        let row = ReservationRow {
-            repeat: "weekly".into(),
-            nodes: Some("node2".into()),
+        let row = shown(Reservation {
+            repeat: Repeat::Weekly,
+            what: ReservedPart::Nodes("node2".parse().unwrap()),
             users: BTreeSet::from(["ada".to_owned()]),
             accounts: BTreeSet::from(["vision".to_owned()]),
             maintenance: true,
@@ -239,8 +254,8 @@ mod tests {
             purge_idle_secs: Some(300),
             release_jobs: true,
             magnetic: true,
-            ..row("course")
-        };
+            ..row("course").reservation
+        });
         // Its flags are those of a real Slurm 22.05.8, in its order.
         expect![[r#"
             ReservationName=course StartTime=Unknown EndTime=Unknown Duration=02:00:00
@@ -255,15 +270,16 @@ mod tests {
 
     #[test]
     fn all_nodes_are_named_and_gpus_by_number_have_none() {
-        let all = ReservationRow {
-            nodes: Some("ALL".into()),
+        let all = shown(Reservation {
+            what: ReservedPart::AllNodes,
             partition: Some("main".into()),
-            ..row("all")
-        };
-        let gpus = ReservationRow {
-            gpus: Some([("gpu".to_owned(), 3.0), ("h100".to_owned(), 2.0)].into()),
-            ..row("gpus")
-        };
+            ..row("all").reservation
+        });
+        let amounts = [("gpu".to_owned(), 3000), ("h100".to_owned(), 2000)];
+        let gpus = shown(Reservation {
+            what: ReservedPart::Gpus(GpuAmounts(amounts.into())),
+            ..row("gpus").reservation
+        });
         let texts = [&all, &gpus]
             .map(|row| text(row, &nodes(), &TimeFormat::Standard))
             .concat();

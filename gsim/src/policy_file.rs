@@ -48,7 +48,6 @@ pub const NAMED: [(&str, &str); 6] = [
     ),
 ];
 
-const PLACEMENTS: [(&str, Placement); 4] = gconfig::scheduling::PLACEMENTS;
 const ORDERS: [(&str, JobOrder); 3] = gconfig::scheduling::ORDERS;
 
 impl PolicyFile {
@@ -140,7 +139,7 @@ impl PolicyFile {
         } else {
             "actual run times"
         };
-        let (order, placement) = (word(&ORDERS, set.order), word(&PLACEMENTS, set.placement));
+        let (order, placement) = (word(&ORDERS, set.order), set.placement.word());
         let mut text = format!(
             "{}: {order} order, {backfill}, {placement} placement, by {runtime}",
             self.name

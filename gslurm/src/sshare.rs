@@ -4,10 +4,12 @@
 
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gadm::policy::account;
 use gcli::answer::list;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
-use gwire::api::{AccountRow, ClusterInfo, ShareRow};
+use gmodel::policy::Account;
+use gwire::api::{ClusterInfo, ShareRow};
 use gwire::client::{Client, path_with_query};
 use nix::unistd::{Uid, User};
 use std::ffi::OsString;
@@ -267,8 +269,8 @@ fn lines(client: &mut Client, args: &SshareArgs) -> Result<Vec<ShareLine>, Failu
 
 /// Accounts without users of their own: all users may charge them.
 fn open_accounts(client: &mut Client, wanted: &[String]) -> Result<Vec<String>, Failure> {
-    let accounts = list::<AccountRow>(client, "/v1/accounts")?;
-    let is_open = |account: &&AccountRow| {
+    let accounts = account::read_all(client)?;
+    let is_open = |account: &&Account| {
         !account.closed
             && !account.users_only
             && account.users.is_empty()

@@ -8,3 +8,4 @@ pub mod frame;
 pub mod min_rate;
 pub mod node_protocol;
 pub mod permits;
+pub mod record_json;

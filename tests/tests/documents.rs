@@ -1,6 +1,9 @@
 //! Documents name what is there: make targets, options, configuration keys, JSON keys, paths. Reads files and `cargo metadata`;
 //! starts no daemon, needs no root.
 
+use gmodel::partition::Partition;
+use gmodel::policy::{Account, Qos, Reservation};
+use gmodel::record::{Key, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -137,10 +140,7 @@ fn heads_of_the_examples_are_read_without_complaint() {
 fn every_configuration_key_is_in_its_man_page() {
     for (source, page) in [
         ("gconfig/src/cluster.rs", "gpuctld.toml.5"),
-        ("gconfig/src/partition.rs", "gpuctld.toml.5"),
         ("gconfig/src/scheduling.rs", "gpuctld.toml.5"),
-        ("gconfig/src/policy.rs", "gpuctld.toml.5"),
-        ("gconfig/src/limits.rs", "gpuctld.toml.5"),
         ("gconfig/src/topology.rs", "gpuctld.toml.5"),
         ("gpud/src/config.rs", "gpud.toml.5"),
         ("gcli/src/client_config.rs", "gpupool.toml.5"),
@@ -156,6 +156,36 @@ fn every_configuration_key_is_in_its_man_page() {
             missing.is_empty(),
             "man/{page} does not mention {missing:?} of {source}"
         );
+    }
+}
+
+/// The keys of a record with those of the tables in it.
+fn keys_of<R: Record>() -> Vec<&'static Key> {
+    let with_those_below = |key: &'static Key| [vec![key], key.below()].concat();
+    R::keys().into_iter().flat_map(with_those_below).collect()
+}
+
+#[test]
+fn every_key_of_a_policy_record_is_in_the_man_pages_and_has_help() {
+    let (toml, json) = (man_page("gpuctld.toml.5"), man_page("gpupool-json.5"));
+    let of_files = [
+        keys_of::<Account>(),
+        keys_of::<Qos>(),
+        keys_of::<Reservation>(),
+    ]
+    .concat();
+    let of_partitions = keys_of::<Partition>();
+    for key in of_files.iter().chain(&of_partitions) {
+        assert!(
+            !key.is_in_files() || has_word(&toml, key.name),
+            "man/gpuctld.toml.5 does not mention {}",
+            key.name
+        );
+        assert!(key.help.trim().len() > 3, "{} has no help", key.name);
+    }
+    for key in &of_files {
+        let is_said = key.json == "gpu_type" || has_word(&json, key.json);
+        assert!(is_said, "man/gpupool-json.5 does not mention {}", key.json);
     }
 }
 
@@ -203,10 +233,7 @@ fn every_key_of_the_json_is_in_its_man_page() {
         "SubmitReply",
         "ErrorBody",
         "AccountRow",
-        "BudgetRow",
-        "UserRow",
-        "LimitsRow",
-        "JobLimitsRow",
+        "BudgetUse",
         "QosRow",
         "ReservationRow",
         "LicenceRow",

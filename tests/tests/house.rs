@@ -55,16 +55,6 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
 /// Functions that are one table or one long `match`, and structs with more fields that belong together, each with the reason.
 const EXCUSED: &[(&str, &str, &str)] = &[
     ("gadm", "partition_table", "one record, a line for each key"),
-    (
-        "gconfig",
-        "read_partition",
-        "one record, a line for each key",
-    ),
-    (
-        "gconfig",
-        "read_reservation",
-        "one record, a line for each key",
-    ),
     ("gcore", "apply", "one match over the events"),
     ("gcore", "bound_gpu", "one record, a bound for each field"),
     ("gcore", "state_seen", "a match with a line for each sign"),
@@ -92,8 +82,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "LaunchOrder",
         "a message: all that a node needs to start a run",
     ),
-    ("gmodel", "Partition", "the keys of a partition's table"),
-    ("gmodel", "Reservation", "the keys of a reservation's table"),
     ("gpuctld", "JobDocument", "the stored document of a job"),
     ("gpuctld", "add_event", "a match with a line for each event"),
     ("gpuctld", "changed_settings", "a table of the settings"),
@@ -151,7 +139,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ("gwire", "JobRow", "a row of the API"),
     ("gwire", "NodeRow", "a row of the API"),
     ("gwire", "PartitionRow", "a row of the API"),
-    ("gwire", "ReservationRow", "a row of the API"),
     ("gwire", "RunRow", "a row of the API"),
     (
         "nvml-sim",

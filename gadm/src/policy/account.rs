@@ -1,85 +1,15 @@
 //! `gadm account`: the groups that jobs are charged to, as a tree.
 
-use super::key_value::{self, Form, Key};
+use super::key_value::{self, words_of};
 use super::listing::gpus_text;
 use super::{
     Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows,
 };
 use gcli::Outcome;
 use gcli::table::{Column, Screen, TableWriter, stdout};
+use gmodel::policy::Account;
 use gwire::api::AccountRow;
 use gwire::client::{Client, escape};
-
-/// Words of `gadm account add` and `set`; sacctmgr's spellings beside ours.
-pub(super) const KEYS: [Key; 43] = [
-    ("parent", "parent", Form::Name),
-    ("description", "description", Form::Text),
-    ("shares", "shares", Form::Count),
-    ("fairshare", "shares", Form::Count),
-    ("guaranteed", "guaranteed", Form::Gpus),
-    ("limit", "limit", Form::Gpus),
-    ("grptres", "limit", Form::Gpus),
-    ("lend_limit", "lend_limit", Form::Gpus),
-    ("lend", "lend_limit", Form::Gpus),
-    ("allow_qos", "allow_qos", Form::Names),
-    ("qos", "allow_qos", Form::Names),
-    ("qoslevel", "allow_qos", Form::Names),
-    ("default_qos", "default_qos", Form::Name),
-    ("coordinators", "coordinators", Form::Names),
-    ("users_only", "users_only", Form::Flag),
-    ("closed", "closed", Form::Flag),
-    ("group.running_jobs", "group.running_jobs", Form::Count),
-    ("grpjobs", "group.running_jobs", Form::Count),
-    ("group.submitted_jobs", "group.submitted_jobs", Form::Count),
-    ("grpsubmitjobs", "group.submitted_jobs", Form::Count),
-    ("grpsubmit", "group.submitted_jobs", Form::Count),
-    ("group.gpus", "group.gpus", Form::Gpus),
-    ("group.cpus", "group.cpus", Form::Count),
-    ("grpcpus", "group.cpus", Form::Count),
-    ("group.nodes", "group.nodes", Form::Count),
-    ("grpnodes", "group.nodes", Form::Count),
-    (
-        "group.running_gpu_hours",
-        "group.running_gpu_hours",
-        Form::Count,
-    ),
-    ("group.array_tasks", "group.array_tasks", Form::Count),
-    (
-        "group.submits_per_minute",
-        "group.submits_per_minute",
-        Form::Count,
-    ),
-    (
-        "per_user.running_jobs",
-        "per_user.running_jobs",
-        Form::Count,
-    ),
-    ("maxjobs", "per_user.running_jobs", Form::Count),
-    (
-        "per_user.submitted_jobs",
-        "per_user.submitted_jobs",
-        Form::Count,
-    ),
-    ("maxsubmitjobs", "per_user.submitted_jobs", Form::Count),
-    ("maxsubmit", "per_user.submitted_jobs", Form::Count),
-    ("per_user.gpus", "per_user.gpus", Form::Gpus),
-    ("maxgpus", "per_user.gpus", Form::Gpus),
-    ("per_user.cpus", "per_user.cpus", Form::Count),
-    ("maxcpus", "per_user.cpus", Form::Count),
-    ("per_user.nodes", "per_user.nodes", Form::Count),
-    ("maxnodes", "per_user.nodes", Form::Count),
-    (
-        "per_user.running_gpu_hours",
-        "per_user.running_gpu_hours",
-        Form::Count,
-    ),
-    ("per_user.array_tasks", "per_user.array_tasks", Form::Count),
-    (
-        "per_user.submits_per_minute",
-        "per_user.submits_per_minute",
-        Form::Count,
-    ),
-];
 
 /// What to do to accounts.
 #[derive(clap::Subcommand)]
@@ -101,7 +31,7 @@ pub enum AccountAct {
 pub fn run(client: &mut Client, act: AccountAct) -> Outcome {
     match act {
         AccountAct::Add(args) => {
-            let change = key_value::read(&args.words, &KEYS, "accounts")?;
+            let change = key_value::read(&args.words, &words_of::<Account>(), "accounts")?;
             edit(
                 client,
                 &format!("/v1/accounts/{}", escape(&args.name)),
@@ -111,7 +41,7 @@ pub fn run(client: &mut Client, act: AccountAct) -> Outcome {
         }
         AccountAct::Set(args) => {
             super::must_change(&args.words, "gadm account set vision shares=20")?;
-            let change = key_value::read(&args.words, &KEYS, "accounts")?;
+            let change = key_value::read(&args.words, &words_of::<Account>(), "accounts")?;
             edit(
                 client,
                 &format!("/v1/accounts/{}", escape(&args.name)),
@@ -141,7 +71,8 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     if json {
         return print_json(&answer);
     }
-    let accounts: Vec<AccountRow> = rows(values)?;
+    let rows = rows::<AccountRow>(values)?.into_iter();
+    let accounts: Vec<Account> = rows.map(|row| row.account).collect();
     let columns = vec![
         Column::whole("ACCOUNT"),
         Column::number("SHARES"),
@@ -178,13 +109,22 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     Ok(0)
 }
 
+/// All accounts.
+///
+/// # Errors
+/// The controller does not answer.
+pub fn read_all(client: &mut Client) -> Result<Vec<Account>, gcli::Failure> {
+    let rows = gcli::answer::list::<AccountRow>(client, "/v1/accounts")?;
+    Ok(rows.into_iter().map(|row| row.account).collect())
+}
+
 /// Each account below its parent, with its depth. An account without a listed parent is at the top.
-pub fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
+pub fn tree(accounts: &[Account]) -> Vec<(usize, &Account)> {
     fn below<'a>(
         parent: Option<&str>,
         depth: usize,
-        all: &'a [AccountRow],
-        tree: &mut Vec<(usize, &'a AccountRow)>,
+        all: &'a [Account],
+        tree: &mut Vec<(usize, &'a Account)>,
     ) {
         for account in all {
             let shown = account

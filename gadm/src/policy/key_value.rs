@@ -1,10 +1,11 @@
 //! Words `key=value` as sacctmgr and scontrol take them, as changes for the API.
 //!
-//! Owns the spellings and the forms of values; one table for each kind of record.
+//! Owns the forms of values; the spellings are in the records' tables of keys.
 
 use gcli::{Failure, local_time};
 use gmodel::Instant;
 use gmodel::duration::TimeLimit;
+use gmodel::record::{self, Access, Key, Kind, Record};
 use gmodel::suggest::did_you_mean;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -29,8 +30,78 @@ pub(super) enum Form {
     Moment,
 }
 
-/// A word, the key of the API it sets (`table.key` for one of a table), and its form.
-pub(super) type Key = (&'static str, &'static str, Form);
+/// A spelling of a key in commands.
+pub(super) struct Word {
+    pub(super) spelling: String,
+    /// The key of the API that it sets; `table.key` for one of a table.
+    pub(super) api: String,
+    pub(super) form: Form,
+}
+
+impl Word {
+    pub(super) fn new(spelling: &str, api: &str, form: Form) -> Self {
+        Self {
+            spelling: spelling.to_owned(),
+            api: api.to_owned(),
+            form,
+        }
+    }
+}
+
+/// The words of a record: each key that commands may set with its spellings, by the record's table.
+pub(super) fn words_of<R: Record>() -> Vec<Word> {
+    let default = R::default();
+    let mut words = Vec::new();
+    for key in R::KEYS.iter().filter(|key| key.access != Access::Fixed) {
+        let (below, path) = match key.kind {
+            Kind::Flat(part) => (part.iter().collect(), None),
+            Kind::Table(_) | Kind::WholeTable(_) => (key.below(), Some(key)),
+            Kind::Tables(_) | Kind::Users(_) => continue,
+            _ => {
+                let is_clear = default.get(key) == Some(record::Value::Unset);
+                push_spellings(&mut words, key, None, &[], is_clear);
+                continue;
+            }
+        };
+        for one in below {
+            push_spellings(&mut words, one, path, key.spellings, false);
+        }
+    }
+    words
+}
+
+/// A key, alone or in a table, with the spellings that name it. A word that is clear by default can be taken away.
+fn push_spellings(
+    words: &mut Vec<Word>,
+    key: &'static Key,
+    table: Option<&Key>,
+    spellings: &[(&'static str, &str)],
+    is_clear: bool,
+) {
+    let form = match key.kind {
+        Kind::Count { .. } => Form::Count,
+        Kind::Decimal { .. } => Form::Decimal,
+        Kind::Gpus => Form::Gpus,
+        Kind::Names(_) => Form::Names,
+        Kind::Flag => Form::Flag,
+        Kind::Duration { .. } | Kind::TimeLimit => Form::Secs,
+        Kind::Moment => Form::Moment,
+        Kind::Name(_) | Kind::Hosts => Form::Name,
+        Kind::Word(_) if is_clear => Form::Name,
+        _ => Form::Text,
+    };
+    let (name, api) = match table {
+        Some(table) => (
+            format!("{}.{}", table.name, key.name),
+            format!("{}.{}", table.json, key.json),
+        ),
+        None => (key.name.to_owned(), key.json.to_owned()),
+    };
+    let meant = spellings.iter().filter(|(_, meant)| *meant == key.name);
+    let more = key.spellings.iter().chain(meant).map(|(word, _)| *word);
+    words.push(Word::new(&name, &api, form));
+    words.extend(more.map(|word| Word::new(word, &api, form)));
+}
 
 /// Reads changes. A later word of the same key wins; what `+=` and `-=` name is taken together.
 ///
@@ -38,7 +109,7 @@ pub(super) type Key = (&'static str, &'static str, Form);
 /// The first word that is no change, with a guess.
 pub(super) fn read(
     words: &[String],
-    keys: &[Key],
+    keys: &[Word],
     what: &str,
 ) -> Result<BTreeMap<String, Value>, Failure> {
     let mut change = BTreeMap::new();
@@ -53,7 +124,7 @@ pub(super) fn read(
             Some(bare) => (bare, name.chars().last()),
             None => (name, None),
         };
-        let (_, api, form) = find(name, keys, what)?;
+        let Word { api, form, .. } = find(name, keys, what)?;
         let left;
         let value = match form {
             Form::Gpus => {
@@ -80,7 +151,7 @@ pub(super) fn read(
                 )));
             }
             Some(sign) => format!("{sign}{api}"),
-            None => (*api).to_owned(),
+            None => api.clone(),
         };
         match (change.get_mut(&key), value) {
             (Some(Value::Array(known)), Value::Array(more)) if sign.is_some() => known.extend(more),
@@ -96,7 +167,7 @@ fn split_tres(
     word: &str,
     value: &str,
     api: &str,
-    keys: &[Key],
+    keys: &[Word],
 ) -> Result<(String, Vec<(String, Value)>), Failure> {
     let wrong = |why: String| Failure::usage(format_args!("{word}: {why}"));
     let table = if api == "limit" {
@@ -119,7 +190,7 @@ fn split_tres(
                 } else {
                     table.map(|table| format!("{table}.{name}s"))
                 };
-                let key = key.filter(|key| keys.iter().any(|(_, known, _)| known == key));
+                let key = key.filter(|key| keys.iter().any(|known| known.api == *key));
                 let key =
                     key.ok_or_else(|| wrong(format!("{name} is not bounded so here, GPUs are")))?;
                 others.push((key, read_value(word, &name, count, Form::Count)?));
@@ -147,11 +218,11 @@ fn split_tres(
 }
 
 /// A key by any of its spellings: letter case, `_` and `-` do not count.
-fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure> {
+fn find<'k>(name: &str, keys: &'k [Word], what: &str) -> Result<&'k Word, Failure> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = plain(name);
     keys.iter()
-        .find(|(word, ..)| plain(word) == wanted)
+        .find(|word| plain(&word.spelling) == wanted)
         .ok_or_else(|| {
             if what == "accounts" && wanted == "budget" {
                 return Failure::usage(format_args!(
@@ -160,7 +231,7 @@ fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure>
             }
             let guess = did_you_mean(
                 &name.to_ascii_lowercase(),
-                keys.iter().map(|(word, ..)| *word),
+                keys.iter().map(|word| &*word.spelling),
             );
             // Read by `gadm quota` itself.
             let budget = if what == "quotas" { ", budget" } else { "" };
@@ -171,14 +242,15 @@ fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure>
         })
 }
 
-fn known(keys: &[Key]) -> String {
+fn known(keys: &[Word]) -> String {
     let mut apis: Vec<&str> = Vec::new();
-    let first = keys.iter().filter(|(_, api, _)| {
-        let new = !apis.contains(api);
-        apis.push(api);
+    let first = keys.iter().filter(|word| {
+        let new = !apis.contains(&&*word.api);
+        apis.push(&word.api);
         new
     });
-    first.map(|(word, ..)| *word).collect::<Vec<_>>().join(", ")
+    let first = first.map(|word| &*word.spelling);
+    first.collect::<Vec<_>>().join(", ")
 }
 
 fn put(change: &mut BTreeMap<String, Value>, key: &str, value: Value) {
@@ -275,20 +347,23 @@ pub(super) fn gpus(text: &str) -> Result<Value, String> {
 mod tests {
     use super::*;
 
-    const KEYS: [Key; 8] = [
-        ("shares", "shares", Form::Count),
-        ("fairshare", "shares", Form::Count),
-        ("grp_jobs", "group.running_jobs", Form::Count),
-        ("guaranteed", "guaranteed", Form::Gpus),
-        ("qos", "allow_qos", Form::Names),
-        ("grp_tres", "limit", Form::Gpus),
-        ("group.cpus", "group.cpus", Form::Count),
-        ("min_tres", "per_job.min_gpus", Form::Gpus),
-    ];
+    fn keys() -> [Word; 8] {
+        [
+            ("shares", "shares", Form::Count),
+            ("fairshare", "shares", Form::Count),
+            ("grp_jobs", "group.running_jobs", Form::Count),
+            ("guaranteed", "guaranteed", Form::Gpus),
+            ("qos", "allow_qos", Form::Names),
+            ("grp_tres", "limit", Form::Gpus),
+            ("group.cpus", "group.cpus", Form::Count),
+            ("min_tres", "per_job.min_gpus", Form::Gpus),
+        ]
+        .map(|(spelling, api, form)| Word::new(spelling, api, form))
+    }
 
     fn change(words: &str) -> Result<String, String> {
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let read = read(&words, &KEYS, "accounts").map_err(|failure| failure.text)?;
+        let read = read(&words, &keys(), "accounts").map_err(|failure| failure.text)?;
         Ok(serde_json::to_string(&read).unwrap())
     }
 

@@ -1,21 +1,15 @@
 //! Records as people read them: GPUs by type in a word, limits in a word, a record as lines of keys.
 
 use gcli::printable::printable;
-use gwire::api::{BudgetRow, Gpus, LimitsRow};
+use gmodel::policy::{AccountUser, Budget, GpuAmounts, Limits};
+use gmodel::record::{Record, table_text};
+use gwire::api::Gpus;
+use gwire::record_json;
 use serde_json::Value;
 
 /// `h100:16,gpu:32`; `-` for none.
-pub(super) fn gpus_text(gpus: Option<&Gpus>) -> String {
-    match gpus {
-        None => "-".to_owned(),
-        Some(gpus) if gpus.is_empty() => "0".to_owned(),
-        Some(gpus) if gpus.len() == 1 && gpus.contains_key("gpu") => gpus["gpu"].to_string(),
-        Some(gpus) => gpus
-            .iter()
-            .map(|(gpu_type, count)| format!("{gpu_type}:{count}"))
-            .collect::<Vec<_>>()
-            .join(","),
-    }
+pub(super) fn gpus_text(gpus: Option<&GpuAmounts>) -> String {
+    gpus.map_or_else(|| "-".to_owned(), GpuAmounts::text)
 }
 
 /// Held GPUs of all types.
@@ -24,7 +18,7 @@ pub(super) fn held_text(gpus: &Gpus) -> String {
 }
 
 /// `guaranteed:10000/month`.
-pub(super) fn budget_text(budget: &BudgetRow) -> String {
+pub(super) fn budget_text(budget: &Budget) -> String {
     let of_type = budget
         .gpu_type
         .as_ref()
@@ -32,18 +26,15 @@ pub(super) fn budget_text(budget: &BudgetRow) -> String {
         .unwrap_or_default();
     format!(
         "{}:{of_type}{}/{}",
-        budget.kind, budget.gpu_hours, budget.period
+        budget.kind.word(),
+        budget.gpu_hours,
+        budget.period.word()
     )
 }
 
 /// `running_jobs=5,gpus=h100:8`; empty for no bounds.
-pub(super) fn limits_text(limits: &LimitsRow) -> String {
-    let bounds = limits.bounds(|gpus| gpus_text(Some(gpus)));
-    bounds
-        .into_iter()
-        .map(|(key, bound)| format!("{key}={bound}"))
-        .collect::<Vec<_>>()
-        .join(",")
+pub(super) fn limits_text(limits: &Limits) -> String {
+    table_text(&limits.table())
 }
 
 /// A record, a line for each key that says something.
@@ -69,7 +60,8 @@ fn word(key: &str, value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(list) if key == "budgets" => {
             let read = |value: &Value| {
-                serde_json::from_value(value.clone())
+                let budget = value.as_object().map(|one| record_json::read(one).0);
+                budget
                     .map(|budget| budget_text(&budget))
                     .unwrap_or_default()
             };
@@ -102,12 +94,13 @@ fn word(key: &str, value: &Value) -> String {
 
 /// `ada`, `eve(shares=3,running_jobs=2)`.
 fn user_word(name: &str, user: &Value) -> String {
-    let row: gwire::api::UserRow = serde_json::from_value(user.clone()).unwrap_or_default();
+    let read = user.as_object().map(|user| record_json::read(user).0);
+    let row: AccountUser = read.unwrap_or_default();
     let mut parts: Vec<String> = Vec::new();
     if row.shares != 1 {
         parts.push(format!("shares={}", row.shares));
     }
-    if row.default {
+    if row.is_default {
         parts.push("default".to_owned());
     }
     parts.extend(Some(limits_text(&row.limits)).filter(|text| !text.is_empty()));

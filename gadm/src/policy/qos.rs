@@ -1,6 +1,6 @@
 //! `gadm qos`: qualities of service.
 
-use super::key_value::{self, Form, Key};
+use super::key_value::{self, words_of};
 use super::listing::{gpus_text, limits_text};
 use super::{
     Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows,
@@ -8,117 +8,10 @@ use super::{
 use gcli::Outcome;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gmodel::duration::squeue_time;
+use gmodel::gpu_amounts::milli_text;
+use gmodel::policy::{PreemptMode, Qos};
 use gwire::api::QosRow;
 use gwire::client::{Client, escape};
-
-const KEYS: [Key; 66] = [
-    ("description", "description", Form::Text),
-    ("priority", "priority", Form::Count),
-    ("usage_factor", "usage_factor", Form::Decimal),
-    ("preempt", "preempt", Form::Names),
-    ("preempt_mode", "preempt_mode", Form::Name),
-    ("min_run", "min_run_secs", Form::Secs),
-    ("preemptexempttime", "min_run_secs", Form::Secs),
-    ("headroom", "headroom", Form::Gpus),
-    ("outside_quota", "outside_quota", Form::Flag),
-    ("idle.action", "idle.action", Form::Text),
-    ("idle.warn_after", "idle.warn_after_secs", Form::Secs),
-    ("idle.act_after", "idle.act_after_secs", Form::Secs),
-    ("idle.grace", "idle.grace_secs", Form::Secs),
-    ("idle.gpus_percent", "idle.gpus_percent", Form::Count),
-    ("idle.max_requeues", "idle.max_requeues", Form::Count),
-    ("group.running_jobs", "group.running_jobs", Form::Count),
-    ("grpjobs", "group.running_jobs", Form::Count),
-    ("group.submitted_jobs", "group.submitted_jobs", Form::Count),
-    ("grpsubmitjobs", "group.submitted_jobs", Form::Count),
-    ("grpsubmit", "group.submitted_jobs", Form::Count),
-    ("group.gpus", "group.gpus", Form::Gpus),
-    ("grptres", "group.gpus", Form::Gpus),
-    ("group.cpus", "group.cpus", Form::Count),
-    ("group.nodes", "group.nodes", Form::Count),
-    (
-        "group.running_gpu_hours",
-        "group.running_gpu_hours",
-        Form::Count,
-    ),
-    (
-        "group.submits_per_minute",
-        "group.submits_per_minute",
-        Form::Count,
-    ),
-    (
-        "per_user.running_jobs",
-        "per_user.running_jobs",
-        Form::Count,
-    ),
-    ("maxjobsperuser", "per_user.running_jobs", Form::Count),
-    ("maxjobspu", "per_user.running_jobs", Form::Count),
-    (
-        "per_user.submitted_jobs",
-        "per_user.submitted_jobs",
-        Form::Count,
-    ),
-    (
-        "maxsubmitjobsperuser",
-        "per_user.submitted_jobs",
-        Form::Count,
-    ),
-    ("maxsubmitpu", "per_user.submitted_jobs", Form::Count),
-    ("maxsubmitjobspu", "per_user.submitted_jobs", Form::Count),
-    ("per_user.gpus", "per_user.gpus", Form::Gpus),
-    ("maxtresperuser", "per_user.gpus", Form::Gpus),
-    ("maxtrespu", "per_user.gpus", Form::Gpus),
-    ("per_user.cpus", "per_user.cpus", Form::Count),
-    ("per_user.nodes", "per_user.nodes", Form::Count),
-    (
-        "per_user.running_gpu_hours",
-        "per_user.running_gpu_hours",
-        Form::Count,
-    ),
-    ("per_user.array_tasks", "per_user.array_tasks", Form::Count),
-    (
-        "per_user.submits_per_minute",
-        "per_user.submits_per_minute",
-        Form::Count,
-    ),
-    (
-        "per_account.running_jobs",
-        "per_account.running_jobs",
-        Form::Count,
-    ),
-    ("maxjobsperaccount", "per_account.running_jobs", Form::Count),
-    ("maxjobspa", "per_account.running_jobs", Form::Count),
-    (
-        "per_account.submitted_jobs",
-        "per_account.submitted_jobs",
-        Form::Count,
-    ),
-    (
-        "maxsubmitjobsperaccount",
-        "per_account.submitted_jobs",
-        Form::Count,
-    ),
-    ("maxsubmitjobspa", "per_account.submitted_jobs", Form::Count),
-    ("maxsubmitpa", "per_account.submitted_jobs", Form::Count),
-    ("per_account.gpus", "per_account.gpus", Form::Gpus),
-    ("maxtresperaccount", "per_account.gpus", Form::Gpus),
-    ("maxtrespa", "per_account.gpus", Form::Gpus),
-    ("per_account.cpus", "per_account.cpus", Form::Count),
-    ("per_account.nodes", "per_account.nodes", Form::Count),
-    ("per_job.max_time", "per_job.max_time_secs", Form::Secs),
-    ("maxwall", "per_job.max_time_secs", Form::Secs),
-    ("maxwalldurationperjob", "per_job.max_time_secs", Form::Secs),
-    ("per_job.gpus", "per_job.gpus", Form::Gpus),
-    ("maxtresperjob", "per_job.gpus", Form::Gpus),
-    ("maxtrespj", "per_job.gpus", Form::Gpus),
-    ("maxtres", "per_job.gpus", Form::Gpus),
-    ("per_job.min_gpus", "per_job.min_gpus", Form::Gpus),
-    ("mintresperjob", "per_job.min_gpus", Form::Gpus),
-    ("mintrespj", "per_job.min_gpus", Form::Gpus),
-    ("mintres", "per_job.min_gpus", Form::Gpus),
-    ("per_job.cpus", "per_job.cpus", Form::Count),
-    ("per_job.nodes", "per_job.nodes", Form::Count),
-];
 
 /// What to do to QOS.
 #[derive(clap::Subcommand)]
@@ -140,7 +33,7 @@ pub enum QosAct {
 pub fn run(client: &mut Client, act: QosAct) -> Outcome {
     match act {
         QosAct::Add(args) => {
-            let change = key_value::read(&args.words, &KEYS, "QOS")?;
+            let change = key_value::read(&args.words, &words_of::<Qos>(), "QOS")?;
             edit(
                 client,
                 &format!("/v1/qos/{}", escape(&args.name)),
@@ -150,7 +43,7 @@ pub fn run(client: &mut Client, act: QosAct) -> Outcome {
         }
         QosAct::Set(args) => {
             super::must_change(&args.words, "gadm qos set urgent priority=100")?;
-            let change = key_value::read(&args.words, &KEYS, "QOS")?;
+            let change = key_value::read(&args.words, &words_of::<Qos>(), "QOS")?;
             edit(
                 client,
                 &format!("/v1/qos/{}", escape(&args.name)),
@@ -192,15 +85,15 @@ fn list(client: &mut Client, json: bool) -> Outcome {
         Column::text("DESCRIPTION"),
     ];
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
-    for qos in rows::<QosRow>(values)? {
+    for QosRow { qos, .. } in rows::<QosRow>(values)? {
         table.row(vec![
             qos.name.into(),
             qos.priority.to_string().into(),
-            qos.usage_factor.to_string().into(),
+            milli_text(qos.usage_factor_milli.into()).into(),
             qos.preempt.into_iter().collect::<Vec<_>>().join(",").into(),
-            qos.preempt_mode.unwrap_or_else(|| "-".into()).into(),
+            qos.preempt_mode.map_or("-", PreemptMode::word).into(),
             qos.per_job
-                .max_time_secs
+                .time_secs
                 .map_or_else(|| "-".into(), |secs| squeue_time(u64::from(secs)))
                 .into(),
             if qos.min_run_secs == 0 {
@@ -231,7 +124,7 @@ mod tests {
     fn the_short_spellings_of_sacctmgr_are_known() {
         let words = "GrpSubmit=7 MaxSubmitPU=4 MaxSubmitPA=9 MaxJobsPA=2 MaxTRESPJ=gres/gpu=3 MaxWallDurationPerJob=30:00 MinTRESPJ=gres/gpu:h100=1";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let change = key_value::read(&words, &KEYS, "QOS").ok();
+        let change = key_value::read(&words, &words_of::<Qos>(), "QOS").ok();
         assert_eq!(
             serde_json::to_string(&change).unwrap(),
             r#"{"group":{"submitted_jobs":7},"per_account":{"running_jobs":2,"submitted_jobs":9},"per_job":{"gpus":{"gpu":3.0},"max_time_secs":1800,"min_gpus":{"h100":1.0}},"per_user":{"submitted_jobs":4}}"#

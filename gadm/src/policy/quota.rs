@@ -1,23 +1,19 @@
 //! `gadm quota`: what accounts are guaranteed, may hold and lend, beside what they hold now.
 
 use super::account::tree;
-use super::key_value::{self, Form, Key};
+use super::key_value::{self, words_of};
 use super::listing::{budget_text, gpus_text, held_text};
 use super::{Listing, Name, NameAndWords, edit, print_json, records, rows};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
+use gmodel::policy::{Account, Budget, BudgetKind, Period};
 use gmodel::suggest::did_you_mean;
-use gwire::api::{AccountRow, BudgetRow, Gpus};
+use gwire::api::{AccountRow, BudgetUse, Gpus};
 use gwire::client::{Client, escape};
+use gwire::record_json::{self, gpus_json};
+use serde_json::Value;
 use std::io::Write;
-
-const KEYS: [Key; 4] = [
-    ("guaranteed", "guaranteed", Form::Gpus),
-    ("limit", "limit", Form::Gpus),
-    ("lend", "lend_limit", Form::Gpus),
-    ("lend_limit", "lend_limit", Form::Gpus),
-];
 
 /// What to do to quotas.
 #[derive(clap::Subcommand)]
@@ -51,13 +47,16 @@ fn set(client: &mut Client, args: &NameAndWords) -> Outcome {
             .is_some_and(|(key, _)| key.eq_ignore_ascii_case("budget"))
     });
     let others: Vec<String> = others.into_iter().cloned().collect();
-    let mut change = key_value::read(&others, &KEYS, "quotas")?;
+    let of_quotas = ["guaranteed", "limit", "lend_limit"];
+    let mut keys = words_of::<Account>();
+    keys.retain(|word| of_quotas.contains(&&*word.api));
+    let mut change = key_value::read(&others, &keys, "quotas")?;
     if !budgets.is_empty() {
         let (_, values) = records(client, &path, "accounts")?;
         let mut have = rows::<AccountRow>(values)?
             .into_iter()
             .next()
-            .map(|account| account.budgets)
+            .map(|row| row.account.budgets)
             .unwrap_or_default();
         for word in budgets {
             put_budget(
@@ -65,16 +64,14 @@ fn set(client: &mut Client, args: &NameAndWords) -> Outcome {
                 word.split_once('=').map_or("", |(_, value)| value),
             )?;
         }
-        change.insert(
-            "budgets".to_owned(),
-            serde_json::to_value(have).map_err(Failure::new)?,
-        );
+        let have = have.iter().map(record_json::write).map(Value::Object);
+        change.insert("budgets".to_owned(), have.collect());
     }
     edit(client, &path, false, change)
 }
 
 /// `KIND:[TYPE:]HOURS/PERIOD`; hours `none` take the budget away, the word `none` all.
-fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
+fn put_budget(budgets: &mut Vec<Budget>, text: &str) -> Result<(), Failure> {
     if text.is_empty() || text.eq_ignore_ascii_case("none") {
         budgets.clear();
         return Ok(());
@@ -90,19 +87,12 @@ fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
     let (kind, amount) = amount
         .split_once(':')
         .ok_or_else(|| wrong("there is no kind.".to_owned()))?;
-    for (what, word, known) in [
-        ("kind", kind, &["guaranteed", "cap"][..]),
-        (
-            "period",
-            period,
-            &["day", "week", "month", "quarter", "year"][..],
-        ),
-    ] {
-        if !known.contains(&word) {
-            let guess = did_you_mean(word, known.iter().copied());
-            return Err(wrong(format!("{word:?} is no {what}.{guess}")));
-        }
-    }
+    let unknown = |what: &str, word: &str, known: &'static [&'static str]| {
+        let guess = did_you_mean(word, known.iter().copied());
+        wrong(format!("{word:?} is no {what}.{guess}"))
+    };
+    let kind = BudgetKind::of_word(kind).ok_or_else(|| unknown("kind", kind, BudgetKind::WORDS))?;
+    let period = Period::of_word(period).ok_or_else(|| unknown("period", period, Period::WORDS))?;
     let (gpu_type, hours) = match amount.rsplit_once(':') {
         Some((gpu_type, hours)) => (
             Some(gpu_type.to_ascii_lowercase()).filter(|gpu_type| gpu_type != "gpu"),
@@ -111,18 +101,17 @@ fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
         None => (None, amount),
     };
     budgets.retain(|budget| {
-        (&*budget.kind, &*budget.period, &budget.gpu_type) != (kind, period, &gpu_type)
+        (budget.kind, budget.period, &budget.gpu_type) != (kind, period, &gpu_type)
     });
     if !hours.eq_ignore_ascii_case("none") {
         let gpu_hours = hours
             .parse()
             .map_err(|_| wrong(format!("{hours:?} is no whole number of GPU-hours.")))?;
-        budgets.push(BudgetRow {
-            kind: kind.to_owned(),
+        budgets.push(Budget {
+            kind,
             gpu_hours,
-            period: period.to_owned(),
+            period,
             gpu_type,
-            ..BudgetRow::default()
         });
     }
     Ok(())
@@ -144,12 +133,15 @@ fn list(client: &mut Client, json: bool) -> Outcome {
         Column::text("BUDGETS"),
     ];
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
-    for (depth, account) in tree(&accounts) {
+    let records: Vec<Account> = accounts.iter().map(|row| row.account.clone()).collect();
+    for (depth, account) in tree(&records) {
+        let row = accounts.iter().find(|row| row.account.name == account.name);
+        let held = |held: fn(&AccountRow) -> &Gpus| row.map(|row| held_text(held(row)));
         table.row(vec![
             format!("{}{}", "  ".repeat(depth), account.name).into(),
             gpus_text(account.guaranteed.as_ref()).into(),
-            held_text(&account.guaranteed_held).into(),
-            held_text(&account.borrowed_held).into(),
+            held(|row| &row.guaranteed_held).unwrap_or_default().into(),
+            held(|row| &row.borrowed_held).unwrap_or_default().into(),
             gpus_text(account.limit.as_ref()).into(),
             gpus_text(account.lend_limit.as_ref()).into(),
             account
@@ -175,69 +167,73 @@ fn show(client: &mut Client, name: &Name) -> Outcome {
         return print_json(&answer);
     }
     let mut out = stdout()?;
-    for account in rows::<AccountRow>(values)? {
-        out.write_all(in_words(&account).as_bytes())?;
+    for value in values {
+        let used: Vec<BudgetUse> =
+            serde_json::from_value(value["budgets"].clone()).unwrap_or_default();
+        for row in rows::<AccountRow>(vec![value])? {
+            out.write_all(in_words(&row, &used).as_bytes())?;
+        }
     }
     out.flush()?;
     Ok(0)
 }
 
-fn in_words(account: &AccountRow) -> String {
+fn in_words(row: &AccountRow, used: &[BudgetUse]) -> String {
+    let account = &row.account;
     let mut text = format!("account {}", account.name);
     if let Some(parent) = &account.parent {
         text.push_str(&format!(", below {parent}"));
     }
     text.push('\n');
     let held = |gpus: &Gpus, key: &str| gpus.get(key).copied().unwrap_or(0.0);
-    match &account.guaranteed {
+    match account.guaranteed.as_ref().map(gpus_json) {
         None => text.push_str(
             "guaranteed: nothing of its own; its runs count against the accounts above it\n",
         ),
         Some(guaranteed) => {
             for (gpu_type, count) in guaranteed {
-                let held = held(&account.guaranteed_held, gpu_type);
+                let held = held(&row.guaranteed_held, &gpu_type);
                 text.push_str(&format!(
                     "guaranteed: {count} {}, {held} held, {} free to claim\n",
-                    word(gpu_type),
+                    word(&gpu_type),
                     to_milli((count - held).max(0.0))
                 ));
             }
         }
     }
-    let borrowed = held(&account.borrowed_held, "gpu");
+    let borrowed = held(&row.borrowed_held, "gpu");
     text.push_str(&format!(
         "borrowed: {borrowed} GPUs, which go back when their owners want them\n"
     ));
-    let outside = held(&account.outside_held, "gpu");
+    let outside = held(&row.outside_held, "gpu");
     if outside > 0.0 {
         text.push_str(&format!(
             "outside of quotas: {outside} GPUs, by QOS that say outside_quota\n"
         ));
     }
-    for (gpu_type, most) in account.limit.iter().flatten() {
-        let parts = [
-            &account.guaranteed_held,
-            &account.borrowed_held,
-            &account.outside_held,
-        ];
-        let all: f64 = to_milli(parts.into_iter().map(|part| held(part, gpu_type)).sum());
-        text.push_str(&format!("limit: {all} of {most} {} held\n", word(gpu_type)));
+    for (gpu_type, most) in account.limit.iter().flat_map(gpus_json) {
+        let parts = [&row.guaranteed_held, &row.borrowed_held, &row.outside_held];
+        let all: f64 = to_milli(parts.into_iter().map(|part| held(part, &gpu_type)).sum());
+        text.push_str(&format!(
+            "limit: {all} of {most} {} held\n",
+            word(&gpu_type)
+        ));
     }
-    for (gpu_type, most) in account.lend_limit.iter().flatten() {
-        let what = if *most == 1.0 && gpu_type == "gpu" {
+    for (gpu_type, most) in account.lend_limit.iter().flat_map(gpus_json) {
+        let what = if most == 1.0 && gpu_type == "gpu" {
             "GPU"
         } else {
-            word(gpu_type)
+            word(&gpu_type)
         };
         text.push_str(&format!("lends: at most {most} {what} at once\n"));
     }
-    text + &budgets_in_words(account)
+    text + &budgets_in_words(account, used)
 }
 
-fn budgets_in_words(account: &AccountRow) -> String {
+fn budgets_in_words(account: &Account, used: &[BudgetUse]) -> String {
     let mut text = String::new();
-    for budget in &account.budgets {
-        let what = if budget.kind == "cap" {
+    for (number, budget) in account.budgets.iter().enumerate() {
+        let what = if budget.kind == BudgetKind::Cap {
             "nothing starts beyond"
         } else {
             "runs are borrowed beyond"
@@ -249,21 +245,23 @@ fn budgets_in_words(account: &AccountRow) -> String {
             .unwrap_or_default();
         text.push_str(&format!(
             "budget: {what} {} GPU-hours{of_type} a {}",
-            budget.gpu_hours, budget.period
+            budget.gpu_hours,
+            budget.period.word()
         ));
-        text.push_str(&budget_use(budget));
+        let used = used.get(number).map(|used| budget_use(budget, used));
+        text.push_str(&used.unwrap_or_default());
         text.push('\n');
     }
     text
 }
 
 /// `: 12.5 used, 87.5 left, of which running jobs may use 40 by their time limits; the next begins 2026-12-01T00:00`.
-fn budget_use(budget: &BudgetRow) -> String {
-    let Some(used) = budget.used_gpu_hours else {
+fn budget_use(budget: &Budget, told: &BudgetUse) -> String {
+    let Some(used) = told.used_gpu_hours else {
         return String::new();
     };
     let left = (budget.gpu_hours as f64 - used).max(0.0);
-    let promised = budget.promised_gpu_hours.unwrap_or(0.0);
+    let promised = told.promised_gpu_hours.unwrap_or(0.0);
     let mut text = format!(": {} used, {} left", rounded(used), rounded(left));
     if promised > 0.0 {
         text.push_str(&format!(
@@ -271,7 +269,7 @@ fn budget_use(budget: &BudgetRow) -> String {
             rounded(promised)
         ));
     }
-    if let Some(resets) = budget.resets {
+    if let Some(resets) = told.resets {
         text.push_str(&format!(
             "; the next begins {}",
             TimeFormat::from_env().print(resets.0)
@@ -296,27 +294,34 @@ fn word(gpu_type: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gmodel::policy::GpuAmounts;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_budget_says_what_is_used_left_and_promised() {
-        let budget = BudgetRow {
-            gpu_hours: 100,
+        let of = |gpu_hours, used: BudgetUse| {
+            let budget = Budget {
+                gpu_hours,
+                ..Budget::default()
+            };
+            budget_use(&budget, &used)
+        };
+        let used = BudgetUse {
             used_gpu_hours: Some(12.46),
             promised_gpu_hours: Some(3.0),
-            ..BudgetRow::default()
+            ..BudgetUse::default()
         };
         assert_eq!(
-            budget_use(&budget),
+            of(100, used),
             ": 12.5 used, 87.5 left, of which running jobs may use 3 by their time limits"
         );
-        let over = BudgetRow {
-            gpu_hours: 1,
+        let over = BudgetUse {
             used_gpu_hours: Some(2.0),
-            ..BudgetRow::default()
+            ..BudgetUse::default()
         };
-        assert_eq!(budget_use(&over), ": 2 used, 0 left");
+        assert_eq!(of(1, over), ": 2 used, 0 left");
         assert_eq!(
-            budget_use(&BudgetRow::default()),
+            of(1, BudgetUse::default()),
             "",
             "an older controller says nothing of it"
         );
@@ -324,17 +329,20 @@ mod tests {
 
     #[test]
     fn parts_of_gpus_are_told_in_thousandths() {
-        let gpus = |gpus: f64| Gpus::from([("h100".to_owned(), gpus)]);
         let account = AccountRow {
-            name: "x".into(),
-            guaranteed: Some(gpus(1.235)),
-            guaranteed_held: gpus(1.0),
+            account: Account {
+                name: "x".into(),
+                guaranteed: Some(GpuAmounts(BTreeMap::from([("h100".to_owned(), 1235)]))),
+                ..Account::default()
+            },
+            guaranteed_held: Gpus::from([("h100".to_owned(), 1.0)]),
             ..AccountRow::default()
         };
         assert!(
-            in_words(&account).contains("guaranteed: 1.235 h100, 1 held, 0.235 free to claim\n"),
+            in_words(&account, &[])
+                .contains("guaranteed: 1.235 h100, 1 held, 0.235 free to claim\n"),
             "{}",
-            in_words(&account)
+            in_words(&account, &[])
         );
     }
 

@@ -1,7 +1,6 @@
 //! `gadm reservation`: nodes and GPUs set apart for some, for a time; maintenance windows.
 
-use super::key_value::{self, Form, Key};
-use super::listing::gpus_text;
+use super::key_value::{self, Form, Word, words_of};
 use super::{
     Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove_saying,
     rows,
@@ -10,45 +9,14 @@ use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
 use gmodel::duration::{TimeLimit, squeue_time};
-use gmodel::policy::reserved_for;
+use gmodel::hostlist::compress;
+use gmodel::policy::{Repeat, Reservation, ReservedPart, reserved_for};
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
 use gwire::api::ReservationRow;
 use gwire::client::{Client, escape};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-const KEYS: [Key; 29] = [
-    ("start", "start", Form::Moment),
-    ("starttime", "start", Form::Moment),
-    ("duration", "duration_secs", Form::Secs),
-    ("end", "end", Form::Moment),
-    ("endtime", "end", Form::Moment),
-    ("repeat", "repeat", Form::Text),
-    ("nodes", "nodes", Form::Name),
-    ("node_count", "node_count", Form::Count),
-    ("nodecnt", "node_count", Form::Count),
-    ("gpus", "gpus", Form::Gpus),
-    ("tres", "gpus", Form::Gpus),
-    ("users", "users", Form::Names),
-    ("user", "users", Form::Names),
-    ("accounts", "accounts", Form::Names),
-    ("account", "accounts", Form::Names),
-    ("partition", "partition", Form::Name),
-    ("partitionname", "partition", Form::Name),
-    ("features", "features", Form::Name),
-    ("maintenance", "maintenance", Form::Flag),
-    ("flex", "flex", Form::Flag),
-    ("ignore_running", "ignore_running", Form::Flag),
-    ("magnetic", "magnetic", Form::Flag),
-    ("overlap", "overlap", Form::Flag),
-    ("purge_idle", "purge_idle_secs", Form::Secs),
-    ("purgecomp", "purge_idle_secs", Form::Secs),
-    ("static_nodes", "static_nodes", Form::Flag),
-    ("release_jobs", "release_jobs", Form::Flag),
-    ("skip_until", "skip_until", Form::Moment),
-    ("flags", "flags", Form::Names),
-];
 
 /// Words of scontrol that say nothing here, each with what does.
 const NO_KEYS: [(&str, &str); 8] = [
@@ -221,7 +189,7 @@ pub fn new_name(client: &mut Client, owner: &str) -> Result<String, Failure> {
     let (_, values) = records(client, "/v1/reservations", "reservations")?;
     let taken: Vec<String> = rows::<ReservationRow>(values)?
         .into_iter()
-        .map(|row| row.name)
+        .map(|row| row.reservation.name)
         .collect();
     (1..=u32::MAX)
         .map(|number| format!("{owner}_{number}"))
@@ -253,7 +221,14 @@ fn read(
             return Err(Failure::usage(format_args!("{word}: {advice}")));
         }
     }
-    change.extend(key_value::read(&plain, &KEYS, "reservations")?);
+    let more = [
+        ("end", "end", Form::Moment),
+        ("endtime", "end", Form::Moment),
+        ("flags", "flags", Form::Names),
+    ]
+    .map(|(spelling, api, form)| Word::new(spelling, api, form));
+    let keys: Vec<Word> = words_of::<Reservation>().into_iter().chain(more).collect();
+    change.extend(key_value::read(&plain, &keys, "reservations")?);
     let flags: Vec<(Value, bool)> = ["flags", "+flags", "-flags"]
         .iter()
         .filter_map(|key| Some((change.remove(*key)?, *key != "-flags")))
@@ -272,7 +247,7 @@ fn read(
         let secs = secs_until(&end, &change, old)?;
         change.insert("duration_secs".to_owned(), json!(secs));
     }
-    if let Some(old) = old.filter(|old| old.skip_until.is_some()) {
+    if let Some(old) = old.filter(|old| old.reservation.skip_until.is_some()) {
         mind_skipped(&mut change, old)?;
     }
     say_one_way(&mut change, old);
@@ -292,7 +267,7 @@ fn secs_until(
         .get("start")
         .and_then(at)
         .or_else(shown)
-        .or_else(|| Some(old?.start?.0));
+        .or_else(|| Some(old?.reservation.start));
     let (Some(start), Some(end)) = (start, at(end)) else {
         return Err(Failure::usage("end= needs start= too"));
     };
@@ -309,7 +284,7 @@ fn mind_skipped(change: &mut BTreeMap<String, Value>, old: &ReservationRow) -> R
     if change.get("repeat") == Some(&json!("once")) && !change.contains_key("start") {
         change.insert(
             "start".to_owned(),
-            serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?,
+            serde_json::to_value(begin(old)).map_err(Failure::new)?,
         );
     }
     if change.contains_key("start") {
@@ -335,7 +310,8 @@ fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow
         change.entry(way.to_owned()).or_insert(Value::Null);
     }
     // Features are of nodes by their number, and of those that were chosen so.
-    if old.is_some_and(|old| old.features.is_some()) && !is_said(change, "node_count") {
+    if old.is_some_and(|old| !old.reservation.features.is_empty()) && !is_said(change, "node_count")
+    {
         change.entry("features".to_owned()).or_insert(Value::Null);
     }
 }
@@ -343,7 +319,7 @@ fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow
 /// `skip`: the present window, or the next one, does not come.
 fn skipped(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
     let end = old
-        .filter(|old| old.repeat != "once")
+        .filter(|old| old.reservation.repeat != Repeat::Once)
         .and_then(|old| old.window_end);
     match (end, word.contains('=')) {
         (Some(end), false) => serde_json::to_value(end).map_err(Failure::new),
@@ -361,6 +337,7 @@ fn longer(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
     let wrong = |why: &str| Failure::usage(format_args!("{word}: {why}"));
     let old = old
         .ok_or_else(|| wrong("a new reservation has a duration= or an end="))?
+        .reservation
         .duration_secs;
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     let by = TimeLimit::parse(value)
@@ -389,11 +366,13 @@ fn set_flag(
     let said = |key: &str, before: bool| change.get(key).map_or(before, |value| !value.is_null());
     let names_nodes = said(
         "nodes",
-        old.is_some_and(|old| old.nodes.is_some() && !old.chosen),
+        old.is_some_and(|old| names_nodes(&old.reservation) && !old.reservation.is_chosen),
     );
     let counts_nodes = said(
         "node_count",
-        old.is_some_and(|old| old.chosen) && !said("nodes", false) && !said("gpus", false),
+        old.is_some_and(|old| old.reservation.is_chosen)
+            && !said("nodes", false)
+            && !said("gpus", false),
     );
     match bare.to_ascii_uppercase().as_str() {
         // How it is anyway, where it is so.
@@ -443,7 +422,10 @@ fn set_flag(
             json!(secs)
         }
         (_, Some(_), _) => return Err(wrong("only PURGE_COMP takes a time")),
-        (_, None, false) if !value.is_empty() && old.is_none_or(|old| old.repeat != *value) => {
+        (_, None, false)
+            if !value.is_empty()
+                && old.is_none_or(|old| old.reservation.repeat.word() != *value) =>
+        {
             return Ok(());
         }
         (_, None, false) => {
@@ -483,44 +465,54 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     let times = TimeFormat::from_env();
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
     for row in rows::<ReservationRow>(values)? {
+        let one = &row.reservation;
         let print =
             |at: Option<gmodel::Instant>| at.map_or_else(|| "-".to_owned(), |at| times.print(at.0));
-        let whom = whom(&row);
         table.row(vec![
-            row.name.clone().into(),
+            one.name.clone().into(),
             row.state.clone().into(),
-            print(row.window_start.or(row.start)).into(),
+            print(Some(begin(&row))).into(),
             print(row.window_end).into(),
-            squeue_time(u64::from(row.duration_secs)).into(),
-            row.repeat.clone().into(),
-            what(&row).into(),
-            whom.into(),
+            squeue_time(u64::from(one.duration_secs)).into(),
+            one.repeat.word().into(),
+            what(one).into(),
+            whom(one).into(),
         ])?;
     }
     table.finish()?;
     Ok(0)
 }
 
-fn what(row: &ReservationRow) -> String {
-    let partition = row
+/// Of the window that holds or comes next, else of the first.
+fn begin(row: &ReservationRow) -> gmodel::Instant {
+    let first = gmodel::Instant(row.reservation.start);
+    row.window_start.unwrap_or(first)
+}
+
+fn names_nodes(one: &Reservation) -> bool {
+    matches!(one.what, ReservedPart::AllNodes | ReservedPart::Nodes(_))
+}
+
+fn what(one: &Reservation) -> String {
+    let partition = one
         .partition
         .as_ref()
         .map(|partition| format!(" of {partition}"))
         .unwrap_or_default();
-    match (&row.nodes, row.node_count, &row.gpus) {
-        (Some(nodes), ..) => format!("{nodes}{partition}"),
-        (_, Some(count), _) => format!(
-            "{count} nodes{partition}{}",
-            row.features
-                .as_ref()
-                .map(|features| format!(" with {features}"))
-                .unwrap_or_default()
-        ),
-        (.., gpus) => format!("{} GPUs{partition}", gpus_text(gpus.as_ref())),
+    match &one.what {
+        ReservedPart::AllNodes => format!("ALL{partition}"),
+        ReservedPart::Nodes(hosts) => format!("{}{partition}", compress(hosts.iter())),
+        ReservedPart::NodeCount(count) if one.features.is_empty() => {
+            format!("{count} nodes{partition}")
+        }
+        ReservedPart::NodeCount(count) => {
+            format!("{count} nodes{partition} with {}", one.features)
+        }
+        ReservedPart::Gpus(gpus) => format!("{} GPUs{partition}", gpus.text()),
     }
 }
 
-fn whom(row: &ReservationRow) -> String {
+fn whom(row: &Reservation) -> String {
     let names = reserved_for(&row.users, &row.accounts).replace(", ", ",");
     match (row.maintenance, names.is_empty()) {
         (true, true) => "maintenance".to_owned(),
@@ -537,15 +529,17 @@ mod tests {
 
     /// Two nodes that were chosen, weekly from nine to eleven on the 11th of January.
     fn weekly() -> ReservationRow {
-        let at = |text: &str| parse_rfc3339(text).map(Instant);
         ReservationRow {
-            name: "course".into(),
-            start: at("2027-01-11T09:00:00Z"),
-            duration_secs: 7200,
-            repeat: "weekly".into(),
-            nodes: Some("node[1-2]".into()),
-            chosen: true,
-            window_end: at("2027-01-18T11:00:00Z"),
+            reservation: Reservation {
+                name: "course".into(),
+                start: parse_rfc3339("2027-01-11T09:00:00Z").unwrap(),
+                duration_secs: 7200,
+                repeat: Repeat::Weekly,
+                what: ReservedPart::Nodes("node[1-2]".parse().unwrap()),
+                is_chosen: true,
+                ..Reservation::default()
+            },
+            window_end: parse_rfc3339("2027-01-18T11:00:00Z").map(Instant),
             ..ReservationRow::default()
         }
     }
@@ -638,12 +632,9 @@ mod tests {
 
     #[test]
     fn times_of_what_comes_again_are_those_that_are_shown() {
-        let at = |text: &str| parse_rfc3339(text).map(Instant);
-        let old = ReservationRow {
-            window_start: at("2027-01-18T09:00:00Z"),
-            skip_until: at("2027-01-11T11:00:00Z"),
-            ..weekly()
-        };
+        let mut old = weekly();
+        old.window_start = parse_rfc3339("2027-01-18T09:00:00Z").map(Instant);
+        old.reservation.skip_until = parse_rfc3339("2027-01-11T11:00:00Z");
         assert_eq!(
             change("flags-=WEEKLY", Some(&old)),
             r#"{"repeat":"once","skip_until":null,"start":"2027-01-18T09:00:00Z"}"#
@@ -688,10 +679,8 @@ mod tests {
             change("skip", Some(&old)),
             r#"{"skip_until":"2027-01-18T11:00:00Z"}"#
         );
-        let once = ReservationRow {
-            repeat: "once".into(),
-            ..old.clone()
-        };
+        let mut once = old.clone();
+        once.reservation.repeat = Repeat::Once;
         assert!(change("skip", Some(&once)).contains("this comes once"));
         assert!(change("skip=1", Some(&old)).contains("skip has no value"));
     }

@@ -1,34 +1,14 @@
 //! `gadm user`: associations, the users of an account with their limits.
 
-use super::key_value::{self, Form, Key};
+use super::key_value::{self, Form, Word, words_of};
 use super::listing::limits_text;
 use super::{Listing, confirm, edit, print_json, records, rows};
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gwire::api::{AccountRow, ChangeReply, PolicyEdit, UserRow};
+use gmodel::policy::{Account, AccountUser};
+use gwire::api::{AccountRow, ChangeReply, PolicyEdit};
 use gwire::client::{Client, escape};
-
-const KEYS: [Key; 19] = [
-    ("account", "account", Form::Name),
-    ("shares", "shares", Form::Count),
-    ("fairshare", "shares", Form::Count),
-    ("default", "default", Form::Flag),
-    ("running_jobs", "running_jobs", Form::Count),
-    ("maxjobs", "running_jobs", Form::Count),
-    ("submitted_jobs", "submitted_jobs", Form::Count),
-    ("maxsubmitjobs", "submitted_jobs", Form::Count),
-    ("maxsubmit", "submitted_jobs", Form::Count),
-    ("gpus", "gpus", Form::Gpus),
-    ("maxgpus", "gpus", Form::Gpus),
-    ("grptres", "gpus", Form::Gpus),
-    ("cpus", "cpus", Form::Count),
-    ("maxcpus", "cpus", Form::Count),
-    ("nodes", "nodes", Form::Count),
-    ("maxnodes", "nodes", Form::Count),
-    ("running_gpu_hours", "running_gpu_hours", Form::Count),
-    ("array_tasks", "array_tasks", Form::Count),
-    ("submits_per_minute", "submits_per_minute", Form::Count),
-];
+use gwire::record_json;
 
 /// What to do to users.
 #[derive(clap::Subcommand)]
@@ -112,7 +92,12 @@ pub fn run(client: &mut Client, act: UserAct) -> Outcome {
 type UserChange = std::collections::BTreeMap<String, serde_json::Value>;
 
 fn account_of(words: &UserWords) -> Result<(String, UserChange), Failure> {
-    let mut change = key_value::read(&words.words, &KEYS, "users")?;
+    let account = Word::new("account", "account", Form::Name);
+    let keys: Vec<Word> = [account]
+        .into_iter()
+        .chain(words_of::<AccountUser>())
+        .collect();
+    let mut change = key_value::read(&words.words, &keys, "users")?;
     match change
         .remove("account")
         .as_ref()
@@ -147,15 +132,18 @@ fn change(client: &mut Client, words: &UserWords, create: bool) -> Outcome {
 }
 
 /// A user in an account; without an association a coordinator that may not charge it.
-struct AccountUser<'a> {
+struct UserEntry<'a> {
     name: String,
-    account: &'a AccountRow,
-    association: Option<&'a UserRow>,
+    account: &'a Account,
+    association: Option<&'a AccountUser>,
 }
 
 fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&str>) -> Outcome {
     let (answer, values) = records(client, "/v1/accounts", "accounts")?;
-    let accounts: Vec<AccountRow> = rows(values)?;
+    let accounts: Vec<Account> = rows::<AccountRow>(values)?
+        .into_iter()
+        .map(|row| row.account)
+        .collect();
     let mut entries = Vec::new();
     for row in accounts
         .iter()
@@ -166,13 +154,13 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
             .iter()
             .filter(|name| !row.users.contains_key(*name))
         {
-            entries.push(AccountUser {
+            entries.push(UserEntry {
                 name: coordinator.clone(),
                 account: row,
                 association: None,
             });
         }
-        entries.extend(row.users.iter().map(|(name, entry)| AccountUser {
+        entries.extend(row.users.iter().map(|(name, entry)| UserEntry {
             name: name.clone(),
             account: row,
             association: Some(entry),
@@ -181,11 +169,11 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
     entries.retain(|entry| user.is_none_or(|user| entry.name == user));
     entries.sort_by(|a, b| (&a.name, &a.account.name).cmp(&(&b.name, &b.account.name)));
     if json {
-        let one = |entry: &AccountUser| {
-            let mut value = entry
-                .association
-                .and_then(|entry| serde_json::to_value(entry).ok())
-                .unwrap_or_else(|| serde_json::json!({}));
+        let one = |entry: &UserEntry| {
+            let mut value = entry.association.map_or_else(
+                || serde_json::json!({}),
+                |entry| record_json::write(entry).into(),
+            );
             value["user"] = entry.name.as_str().into();
             value["account"] = entry.account.name.as_str().into();
             value["coordinator"] = entry.account.coordinators.contains(&entry.name).into();
@@ -197,7 +185,7 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
     print_table(&entries)
 }
 
-fn print_table(entries: &[AccountUser]) -> Outcome {
+fn print_table(entries: &[UserEntry]) -> Outcome {
     let columns = vec![
         Column::whole("USER"),
         Column::whole("ACCOUNT"),
@@ -217,7 +205,7 @@ fn print_table(entries: &[AccountUser]) -> Outcome {
                 .map(|entry| entry.shares.to_string())
                 .unwrap_or_default()
                 .into(),
-            yes(association.is_some_and(|entry| entry.default)).into(),
+            yes(association.is_some_and(|entry| entry.is_default)).into(),
             yes(entry.account.coordinators.contains(&entry.name)).into(),
             association
                 .map(|entry| limits_text(&entry.limits))

@@ -2,67 +2,65 @@
 
 use super::limits::Limits;
 use crate::gpu_amounts::GpuAmounts;
+use crate::record::{Access, Key, Kind, NameOf};
+use crate::{record, words};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The account above all others. It has no record; its children have no parent.
 pub const ROOT_ACCOUNT: &str = "root";
 
-/// A group that jobs are charged to. Accounts form a tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Account {
-    pub name: String,
-    /// `None`: directly below the root.
-    pub parent: Option<String>,
-    pub description: String,
-    /// Shares among its siblings for fair share; 0 gets only what its siblings leave.
-    pub shares: u32,
-    /// GPUs that the account gets back when it asks. `None` in the whole tree: no quotas.
-    pub guaranteed: Option<GpuAmounts>,
-    /// GPUs the account and those below it may hold at once, guaranteed or borrowed.
-    pub limit: Option<GpuAmounts>,
-    /// Of its idle guaranteed GPUs, at most so many are lent to others at once.
-    pub lend_limit: Option<GpuAmounts>,
-    pub budgets: Vec<Budget>,
-    /// Of the account and those below it together.
-    pub group: Limits,
-    /// Of each user of the account.
-    pub per_user: Limits,
-    /// Empty allows all.
-    pub allow_qos: Vec<String>,
-    pub default_qos: Option<String>,
-    /// Users that may edit this account, its jobs, and the accounts below it.
-    pub coordinators: BTreeSet<String>,
-    /// Empty, and neither `closed` nor `users_only`: open to all users. Otherwise only to these and to coordinators.
-    pub users: BTreeMap<String, AccountUser>,
-    /// `users` is the list also when it is empty, as after the removal of its last user.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub users_only: bool,
-    /// Takes no new jobs. Accounts that were charged are closed, never deleted.
-    pub closed: bool,
-}
+const MOST_SHARES: u32 = 1_000_000;
 
-impl Default for Account {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            parent: None,
-            description: String::new(),
-            shares: 1,
-            guaranteed: None,
-            limit: None,
-            lend_limit: None,
-            budgets: Vec::new(),
-            group: Limits::default(),
-            per_user: Limits::default(),
-            allow_qos: Vec::new(),
-            default_qos: None,
-            coordinators: BTreeSet::new(),
-            users: BTreeMap::new(),
-            users_only: false,
-            closed: false,
-        }
+record! {
+    /// A group that jobs are charged to. Accounts form a tree.
+    pub struct Account {
+        /// What jobs and commands call it.
+        name: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
+        /// `None`: directly below the root.
+        parent: Option<String> = None, Key::new(Kind::Name(NameOf::Account));
+        /// For people.
+        description: String = String::new(), Key::new(Kind::Text).by(Access::Coordinators);
+        /// Shares among its siblings for fair share; 0 gets only what its siblings leave.
+        shares: u32 = 1, Key::count(0, MOST_SHARES).spelled(&[("fairshare", "")]);
+        /// GPUs that the account gets back when it asks. `None` in the whole tree: no quotas.
+        guaranteed: Option<GpuAmounts> = None, Key::new(Kind::Gpus);
+        /// GPUs the account and those below it may hold at once, guaranteed or borrowed.
+        limit: Option<GpuAmounts> = None, Key::new(Kind::Gpus).spelled(&[("grptres", "")]);
+        /// Of its idle guaranteed GPUs, at most so many are lent to others at once.
+        lend_limit: Option<GpuAmounts> = None, Key::new(Kind::Gpus).spelled(&[("lend", "")]);
+        /// GPU-hours in calendar periods.
+        budgets: Vec<Budget> = Vec::new(), Key::new(Kind::Tables(Budget::KEYS)).in_toml("budget");
+        /// Of the account and those below it together.
+        group: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS)).spelled(&[
+            ("grpjobs", "running_jobs"),
+            ("grpsubmitjobs", "submitted_jobs"),
+            ("grpsubmit", "submitted_jobs"),
+            ("grpcpus", "cpus"),
+            ("grpnodes", "nodes"),
+        ]);
+        /// Of each user of the account.
+        per_user: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS)).by(Access::Coordinators).spelled(&[
+            ("maxjobs", "running_jobs"),
+            ("maxsubmitjobs", "submitted_jobs"),
+            ("maxsubmit", "submitted_jobs"),
+            ("maxgpus", "gpus"),
+            ("maxcpus", "cpus"),
+            ("maxnodes", "nodes"),
+        ]);
+        /// Empty allows all.
+        allow_qos: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Qos)).spelled(&[("qos", ""), ("qoslevel", "")]);
+        /// The QOS of jobs that name none.
+        default_qos: Option<String> = None, Key::new(Kind::Name(NameOf::Qos));
+        /// Users that may edit this account, its jobs, and the accounts below it.
+        coordinators: BTreeSet<String> = BTreeSet::new(), Key::new(Kind::Names(NameOf::User));
+        /// Empty, and neither `closed` nor `users_only`: open to all users. Otherwise only to these and to coordinators.
+        users: BTreeMap<String, AccountUser> = BTreeMap::new(), Key::new(Kind::Users(AccountUser::KEYS)).by(Access::Fixed);
+        /// `users` is the list also when it is empty, as after the removal of its last user.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        users_only: bool = false, Key::new(Kind::Flag);
+        /// Takes no new jobs. Accounts that were charged are closed, never deleted.
+        closed: bool = false, Key::new(Kind::Flag);
     }
 }
 
@@ -73,35 +71,41 @@ impl Account {
     }
 }
 
-/// A user in an account.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AccountUser {
-    pub shares: u32,
-    pub limits: Limits,
-    /// The account used when the user names none.
-    pub is_default: bool,
-}
-
-impl Default for AccountUser {
-    fn default() -> Self {
-        Self {
-            shares: 1,
-            limits: Limits::default(),
-            is_default: false,
-        }
+record! {
+    /// A user in an account.
+    pub struct AccountUser {
+        /// Shares among the users of the account for fair share.
+        shares: u32 = 1, Key::count(0, MOST_SHARES).spelled(&[("fairshare", "")]);
+        /// The account used when the user names none.
+        is_default: bool = false, Key::new(Kind::Flag).named("default");
+    }
+    flat {
+        /// Of the user's jobs in the account.
+        limits: Limits, &[
+            ("maxjobs", "running_jobs"),
+            ("maxsubmitjobs", "submitted_jobs"),
+            ("maxsubmit", "submitted_jobs"),
+            ("maxgpus", "gpus"),
+            ("grptres", "gpus"),
+            ("maxcpus", "cpus"),
+            ("maxnodes", "nodes"),
+        ];
     }
 }
 
-/// GPU-hours of an account in a period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Budget {
-    pub kind: BudgetKind,
-    pub gpu_hours: u64,
-    pub period: Period,
-    /// `None`: all types together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_type: Option<String>,
+record! {
+    /// GPU-hours of an account in a period.
+    pub struct Budget {
+        /// What is beyond it: a borrowed run, or none.
+        kind: BudgetKind = BudgetKind::Cap, Key::new(Kind::Word(BudgetKind::WORDS)).needed();
+        /// Of GPUs, times their price.
+        gpu_hours: u64 = 0, Key::count(0, u32::MAX).needed();
+        /// Begins anew with each.
+        period: Period = Period::Month, Key::new(Kind::Word(Period::WORDS)).needed();
+        /// `None`: all types together.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gpu_type: Option<String> = None, Key::new(Kind::GpuType).sparse();
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,6 +117,11 @@ pub enum BudgetKind {
     Cap,
 }
 
+words!(BudgetKind {
+    Guaranteed = "guaranteed",
+    Cap = "cap",
+});
+
 /// Calendar periods by the site's clock (`time_zone`, else UTC); weeks begin on Monday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -123,6 +132,14 @@ pub enum Period {
     Quarter,
     Year,
 }
+
+words!(Period {
+    Day = "day",
+    Week = "week",
+    Month = "month",
+    Quarter = "quarter",
+    Year = "year",
+});
 
 /// What an account is guaranteed of a type, and what an account above it may hold at most. Thousandths of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,53 +1,61 @@
 //! Limits of accounts, users and QOS, and of one job. Source of the words: sacctmgr(1).
 
 use crate::gpu_amounts::GpuAmounts;
-use serde::{Deserialize, Serialize};
+use crate::record;
+use crate::record::{Key, Kind};
 
-/// Limits of an account, a user or a QOS; `None` is no bound.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Limits {
-    /// Jobs (array tasks count each) that run at once: MaxJobs, GrpJobs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub running_jobs: Option<u32>,
-    /// Jobs in the queue and running together: MaxSubmitJobs, GrpSubmitJobs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub submitted_jobs: Option<u32>,
-    /// GPUs held at once: MaxTRESPerUser, GrpTRES.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<GpuAmounts>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<u32>,
-    /// GPU-hours that the time limits of the running jobs add up to: GrpTRESRunMins.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub running_gpu_hours: Option<u64>,
-    /// Tasks of one array: checked when it is submitted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_tasks: Option<u32>,
-    /// Submissions (an array is one) in any 60 s.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub submits_per_minute: Option<u32>,
+/// Most of anything that a limit may allow.
+const MOST: u32 = 100_000_000;
+
+record! {
+    /// Limits of an account, a user or a QOS; `None` is no bound.
+    pub struct Limits {
+        /// Jobs (array tasks count each) that run at once: MaxJobs, GrpJobs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        running_jobs: Option<u32> = None, Key::count(0, MOST).sparse();
+        /// Jobs in the queue and running together: MaxSubmitJobs, GrpSubmitJobs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        submitted_jobs: Option<u32> = None, Key::count(0, MOST).sparse();
+        /// GPUs held at once: MaxTRESPerUser, GrpTRES.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gpus: Option<GpuAmounts> = None, Key::new(Kind::Gpus).sparse();
+        /// CPUs held at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpus: Option<u32> = None, Key::count(0, MOST).sparse();
+        /// Nodes held at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        nodes: Option<u32> = None, Key::count(0, MOST).sparse();
+        /// GPU-hours that the time limits of the running jobs add up to: GrpTRESRunMins.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        running_gpu_hours: Option<u64> = None, Key::count(0, MOST).sparse();
+        /// Tasks of one array: checked when it is submitted.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        array_tasks: Option<u32> = None, Key::count(0, MOST).sparse();
+        /// Submissions (an array is one) in any 60 s.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        submits_per_minute: Option<u32> = None, Key::count(0, MOST).sparse();
+    }
 }
 
-/// Bounds on one job; `None` is no bound.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct JobLimits {
-    /// MaxWall, seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_secs: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<u32>,
-    /// MaxTRES.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<GpuAmounts>,
-    /// MinTRES.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_gpus: Option<GpuAmounts>,
+record! {
+    /// Bounds on one job; `None` is no bound.
+    pub struct JobLimits {
+        /// MaxWall, seconds.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        time_secs: Option<u32> = None, Key::new(Kind::TimeLimit).in_toml("max_time").in_json("max_time_secs").sparse();
+        /// Nodes of one job.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        nodes: Option<u32> = None, Key::count(1, 1_000_000).sparse();
+        /// CPUs of one job.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpus: Option<u32> = None, Key::count(1, MOST).sparse();
+        /// MaxTRES.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gpus: Option<GpuAmounts> = None, Key::new(Kind::Gpus).sparse();
+        /// MinTRES.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        min_gpus: Option<GpuAmounts> = None, Key::new(Kind::Gpus).sparse();
+    }
 }
 
 impl JobLimits {

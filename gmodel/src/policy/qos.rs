@@ -3,57 +3,74 @@
 use super::limits::{JobLimits, Limits};
 use crate::gpu_amounts::GpuAmounts;
 use crate::idle::IdlePolicy;
+use crate::record::{Access, Key, Kind, NameOf};
+use crate::{record, words};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A quality of service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Qos {
-    pub name: String,
-    pub description: String,
-    pub priority: u32,
-    /// Usage is charged times this, in thousandths.
-    pub usage_factor_milli: u32,
-    /// The QOS that this one may preempt.
-    pub preempt: BTreeSet<String>,
-    /// How its own runs are preempted; `None`: as the partition says.
-    pub preempt_mode: Option<PreemptMode>,
-    /// A run is not preempted before it ran so long.
-    pub min_run_secs: u32,
-    /// Of all jobs of the QOS together.
-    pub group: Limits,
-    pub per_user: Limits,
-    pub per_account: Limits,
-    pub per_job: JobLimits,
-    /// GPUs of this cluster that only jobs of this QOS may take when they are idle.
-    pub headroom: Option<GpuAmounts>,
-    /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas, and give way to guaranteed demand
-    /// before borrowed runs do, unless its preemption mode is off.
-    pub outside_quota: bool,
-    /// The idle policy for its runs; `None`: the partition's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle: Option<IdlePolicy>,
-}
-
-impl Default for Qos {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            description: String::new(),
-            priority: 0,
-            usage_factor_milli: 1000,
-            preempt: BTreeSet::new(),
-            preempt_mode: None,
-            min_run_secs: 0,
-            group: Limits::default(),
-            per_user: Limits::default(),
-            per_account: Limits::default(),
-            per_job: JobLimits::default(),
-            headroom: None,
-            outside_quota: false,
-            idle: None,
-        }
+record! {
+    /// A quality of service.
+    pub struct Qos {
+        /// What jobs and commands call it.
+        name: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
+        /// For people.
+        description: String = String::new(), Key::new(Kind::Text);
+        /// Its part of the priority of a job.
+        priority: u32 = 0, Key::count(0, 1_000_000_000);
+        /// Usage is charged times this, in thousandths.
+        usage_factor_milli: u32 = 1000, Key::new(Kind::Decimal { most: 1_000_000 }).named("usage_factor");
+        /// The QOS that this one may preempt.
+        preempt: BTreeSet<String> = BTreeSet::new(), Key::new(Kind::Names(NameOf::Qos));
+        /// How its own runs are preempted; `None`: as the partition says.
+        preempt_mode: Option<PreemptMode> = None, Key::new(Kind::Word(PreemptMode::WORDS));
+        /// A run is not preempted before it ran so long.
+        min_run_secs: u32 = 0, Key::duration(0, super::MAX_DURATION_SECS).in_toml("min_run").spelled(&[("preemptexempttime", "")]);
+        /// GPUs of this cluster that only jobs of this QOS may take when they are idle.
+        headroom: Option<GpuAmounts> = None, Key::new(Kind::Gpus);
+        /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas, and give way to guaranteed demand
+        /// before borrowed runs do, unless its preemption mode is off.
+        outside_quota: bool = false, Key::new(Kind::Flag);
+        /// The idle policy for its runs; `None`: the partition's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        idle: Option<IdlePolicy> = None, Key::new(Kind::WholeTable(IdlePolicy::KEYS)).sparse();
+        /// Of all jobs of the QOS together.
+        group: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS)).spelled(&[
+            ("grpjobs", "running_jobs"),
+            ("grpsubmitjobs", "submitted_jobs"),
+            ("grpsubmit", "submitted_jobs"),
+            ("grptres", "gpus"),
+        ]);
+        /// Of each user's jobs of the QOS.
+        per_user: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS)).spelled(&[
+            ("maxjobsperuser", "running_jobs"),
+            ("maxjobspu", "running_jobs"),
+            ("maxsubmitjobsperuser", "submitted_jobs"),
+            ("maxsubmitpu", "submitted_jobs"),
+            ("maxsubmitjobspu", "submitted_jobs"),
+            ("maxtresperuser", "gpus"),
+            ("maxtrespu", "gpus"),
+        ]);
+        /// Of each account's jobs of the QOS.
+        per_account: Limits = Limits::default(), Key::new(Kind::Table(Limits::KEYS)).spelled(&[
+            ("maxjobsperaccount", "running_jobs"),
+            ("maxjobspa", "running_jobs"),
+            ("maxsubmitjobsperaccount", "submitted_jobs"),
+            ("maxsubmitjobspa", "submitted_jobs"),
+            ("maxsubmitpa", "submitted_jobs"),
+            ("maxtresperaccount", "gpus"),
+            ("maxtrespa", "gpus"),
+        ]);
+        /// Of each job of the QOS.
+        per_job: JobLimits = JobLimits::default(), Key::new(Kind::Table(JobLimits::KEYS)).spelled(&[
+            ("maxwall", "max_time"),
+            ("maxwalldurationperjob", "max_time"),
+            ("maxtresperjob", "gpus"),
+            ("maxtrespj", "gpus"),
+            ("maxtres", "gpus"),
+            ("mintresperjob", "min_gpus"),
+            ("mintrespj", "min_gpus"),
+            ("mintres", "min_gpus"),
+        ]);
     }
 }
 
@@ -70,3 +87,10 @@ pub enum PreemptMode {
     /// Suspended in place; only where the preemptor does not need its GPUs.
     Suspend,
 }
+
+words!(PreemptMode {
+    Off = "off",
+    Requeue = "requeue",
+    Cancel = "cancel",
+    Suspend = "suspend",
+});

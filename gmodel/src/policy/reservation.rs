@@ -1,56 +1,70 @@
 //! Advance reservations: what is set apart, for which users and accounts, and when. Source of the words: scontrol(1).
 
 use crate::gpu_amounts::GpuAmounts;
-use crate::hostlist::Hostlist;
+use crate::hostlist::{Hostlist, compress};
+use crate::record::{Access, Key, Kind, NameOf, Record, Value};
 use crate::time::Timestamp;
 use crate::time_zone::TimeZone;
+use crate::{record, words};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// An advance reservation: resources set apart for users and accounts, for a time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Reservation {
-    pub name: String,
-    pub start: Timestamp,
-    /// Seconds of each window.
-    pub duration_secs: u32,
-    pub repeat: Repeat,
-    pub what: ReservedPart,
-    /// The users and accounts (and accounts below them) that may use it; `-bob` may not. Names with a minus alone: all but these.
-    /// With users and accounts a job must be of one of each. All empty: no job may (maintenance).
-    pub users: BTreeSet<String>,
-    pub accounts: BTreeSet<String>,
-    pub partition: Option<String>,
-    /// Features of the nodes that a count of nodes chooses among, as `--constraint` has them; empty: all.
-    pub features: String,
-    /// MAINT: shown as such; its nodes are not counted as available.
-    pub maintenance: bool,
-    /// FLEX: its jobs may begin before it and end after it.
-    pub flex: bool,
-    /// IGNORE_JOBS: it may be made over jobs that run into it.
-    pub ignore_running: bool,
-    /// MAGNETIC: jobs that it is for may use its nodes without naming it.
-    pub magnetic: bool,
-    /// OVERLAP: it may be made over others, and has their nodes in its windows.
-    pub overlap: bool,
-    /// PURGE_COMP: a window ends once no job of it ran or waited for so long, seconds.
-    pub purge_idle_secs: Option<u32>,
-    /// STATIC_ALLOC: nodes that were chosen by their number are not replaced when they go down.
-    pub static_nodes: bool,
-    /// NO_HOLD_JOBS_AFTER: jobs that wait for it when it goes wait on without it.
-    pub release_jobs: bool,
-    /// Windows that end by then do not come.
-    pub skip_until: Option<Timestamp>,
-    /// Its nodes were chosen by their number, and one that goes down is replaced.
-    pub is_chosen: bool,
-    /// With `purge_idle_secs`: since when its present window is idle.
-    pub idle_since: Option<Timestamp>,
-    pub created_by: String,
-    /// What recurring windows are counted in, where that is not UTC: the configuration's, put in by whoever merges both.
-    #[serde(skip)]
-    pub zone: Option<Arc<TimeZone>>,
+record! {
+    /// An advance reservation: resources set apart for users and accounts, for a time.
+    pub struct Reservation {
+        /// What jobs and commands call it.
+        name: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
+        /// Of its first window.
+        start: Timestamp = Timestamp::default(), Key::new(Kind::Moment).needed().spelled(&[("starttime", "")]);
+        /// Seconds of each window.
+        duration_secs: u32 = 0, Key::duration(60, super::MAX_DURATION_SECS).in_toml("duration").needed();
+        /// How often its windows come.
+        repeat: Repeat = Repeat::Once, Key::new(Kind::Word(Repeat::WORDS));
+        /// The users and accounts (and accounts below them) that may use it; `-bob` may not. Names with a minus alone: all but these.
+        /// With users and accounts a job must be of one of each. All empty: no job may (maintenance).
+        users: BTreeSet<String> = BTreeSet::new(), Key::new(Kind::Names(NameOf::User)).spelled(&[("user", "")]);
+        /// The accounts of the same.
+        accounts: BTreeSet<String> = BTreeSet::new(), Key::new(Kind::Names(NameOf::Account)).spelled(&[("account", "")]);
+        /// Where its nodes are chosen, or of which they are.
+        partition: Option<String> = None, Key::new(Kind::Name(NameOf::Partition)).spelled(&[("partitionname", "")]);
+        /// Features of the nodes that a count of nodes chooses among, as `--constraint` has them; empty: all.
+        features: String = String::new(), Key::new(Kind::Name(NameOf::Other)).sparse();
+        /// MAINT: shown as such; its nodes are not counted as available.
+        maintenance: bool = false, Key::new(Kind::Flag);
+        /// FLEX: its jobs may begin before it and end after it.
+        flex: bool = false, Key::new(Kind::Flag);
+        /// IGNORE_JOBS: it may be made over jobs that run into it.
+        ignore_running: bool = false, Key::new(Kind::Flag);
+        /// MAGNETIC: jobs that it is for may use its nodes without naming it.
+        magnetic: bool = false, Key::new(Kind::Flag);
+        /// OVERLAP: it may be made over others, and has their nodes in its windows.
+        overlap: bool = false, Key::new(Kind::Flag);
+        /// PURGE_COMP: a window ends once no job of it ran or waited for so long, seconds.
+        purge_idle_secs: Option<u32> = None, Key::duration(60, super::MAX_DURATION_SECS).in_toml("purge_idle").sparse()
+            .spelled(&[("purgecomp", "")]);
+        /// STATIC_ALLOC: nodes that were chosen by their number are not replaced when they go down.
+        static_nodes: bool = false, Key::new(Kind::Flag);
+        /// NO_HOLD_JOBS_AFTER: jobs that wait for it when it goes wait on without it.
+        release_jobs: bool = false, Key::new(Kind::Flag);
+        /// Windows that end by then do not come.
+        skip_until: Option<Timestamp> = None, Key::new(Kind::Moment).sparse();
+        /// Its nodes were chosen by their number, and one that goes down is replaced.
+        is_chosen: bool = false, Key::new(Kind::Flag).named("chosen").by(Access::Fixed);
+        /// The user that made it, or its file.
+        created_by: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
+    }
+    flat {
+        /// What is set apart.
+        what: ReservedPart;
+    }
+    plain {
+        /// With `purge_idle_secs`: since when its present window is idle.
+        idle_since: Option<Timestamp>;
+        /// What recurring windows are counted in, where that is not UTC: the configuration's, put in by whoever merges both.
+        #[serde(skip)]
+        zone: Option<Arc<TimeZone>>;
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,6 +80,15 @@ pub enum Repeat {
     Weekend,
     Weekly,
 }
+
+words!(Repeat {
+    Once = "once",
+    Hourly = "hourly",
+    Daily = "daily",
+    Weekday = "weekday",
+    Weekend = "weekend",
+    Weekly = "weekly",
+});
 
 impl Repeat {
     /// Seconds from one to the next by the clock, the least; `None`: it comes once.
@@ -125,5 +148,49 @@ pub enum ReservedPart {
 impl Default for ReservedPart {
     fn default() -> Self {
         Self::NodeCount(0)
+    }
+}
+
+/// One of three keys says what is reserved.
+impl Record for ReservedPart {
+    const KEYS: &'static [Key] = &[
+        Key::new(Kind::Hosts).of_field("nodes", "These nodes, whole, or ALL."),
+        Key::count(1, 1_000_000)
+            .of_field("node_count", "So many whole nodes.")
+            .spelled(&[("nodecnt", "")]),
+        Key::new(Kind::Gpus)
+            .of_field("gpus", "So many GPUs, wherever they are.")
+            .spelled(&[("tres", "")]),
+    ];
+
+    fn get(&self, key: &Key) -> Option<Value> {
+        Some(match (key.field, self) {
+            ("nodes", Self::AllNodes) => Value::Text("ALL".to_owned()),
+            ("nodes", Self::Nodes(hosts)) => Value::Text(compress(hosts.iter())),
+            ("node_count", Self::NodeCount(count)) if *count > 0 => {
+                Value::Number(u64::from(*count))
+            }
+            ("gpus", Self::Gpus(gpus)) => Value::Gpus(gpus.clone()),
+            ("nodes" | "node_count" | "gpus", _) => Value::Unset,
+            _ => return None,
+        })
+    }
+
+    /// A host list that is none is left as it was: its readers look for that.
+    fn set(&mut self, _: &Key, value: Value) -> bool {
+        match value {
+            Value::Text(hosts) if hosts.eq_ignore_ascii_case("ALL") => *self = Self::AllNodes,
+            Value::Text(hosts) => {
+                if let Ok(hosts) = Hostlist::parse(&hosts) {
+                    *self = Self::Nodes(hosts);
+                }
+            }
+            Value::Number(count) => {
+                *self = Self::NodeCount(u32::try_from(count).unwrap_or(u32::MAX));
+            }
+            Value::Gpus(gpus) => *self = Self::Gpus(gpus),
+            _ => {}
+        }
+        true
     }
 }

@@ -76,6 +76,13 @@ pub enum Placement {
     FirstFit,
 }
 
+crate::words!(Placement {
+    Pack = "pack",
+    Spread = "spread",
+    BestFit = "best-fit",
+    FirstFit = "first-fit",
+});
+
 /// `[priority]`: each factor is 0 to 1, times its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -13,10 +13,8 @@ mod tests;
 pub use gconfig::error::ConfigError;
 pub use gconfig::idle::sense as idle_sense;
 pub use gconfig::name::is_user;
-pub use gconfig::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, word_of};
+pub use gconfig::policy::RecordKind;
 pub use gconfig::policy_text::policy_text;
-pub use gconfig::scheduling::PLACEMENTS;
-pub use gconfig::section::gpu_text;
 pub use settings::{Config, LiveSettings};
 
 use chrono::{DateTime, TimeDelta, TimeZone as _};

@@ -7,21 +7,21 @@ use super::limits::{count, tres};
 use super::qos;
 use super::request::ListRequest;
 use crate::ruled_table::Column;
-use gadm::policy::account::tree;
+use gadm::policy::account::{self, tree};
 use gcli::Failure;
-use gcli::answer::list;
-use gwire::api::{AccountRow, ClusterInfo, LimitsRow, UserRow};
+use gmodel::policy::{Account, AccountUser, Limits};
+use gwire::api::ClusterInfo;
 use gwire::client::Client;
 
 /// A user in an account, the account itself (then without a user), or a user without an account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Association {
     cluster: String,
-    account: Option<AccountRow>,
+    account: Option<Account>,
     /// Accounts above it.
     depth: usize,
     user: Option<String>,
-    of_user: UserRow,
+    of_user: AccountUser,
     default_account: String,
     coordinates: String,
     admin: String,
@@ -37,29 +37,29 @@ impl Association {
             .unwrap_or_default()
     }
 
-    fn account(&self, text: impl FnOnce(&AccountRow) -> String) -> String {
+    fn account(&self, text: impl FnOnce(&Account) -> String) -> String {
         self.account.as_ref().map(text).unwrap_or_default()
     }
 
     /// What is bounded for all its jobs together.
-    fn group(&self) -> LimitsRow {
+    fn group(&self) -> Limits {
         match (&self.user, &self.account) {
-            (Some(_), _) => LimitsRow {
+            (Some(_), _) => Limits {
                 running_jobs: None,
                 submitted_jobs: None,
                 ..self.of_user.limits.clone()
             },
             (None, Some(account)) => account.group.clone(),
-            (None, None) => LimitsRow::default(),
+            (None, None) => Limits::default(),
         }
     }
 
     /// What is bounded for each user.
-    fn each(&self) -> LimitsRow {
+    fn each(&self) -> Limits {
         match (&self.user, &self.account) {
             (Some(_), _) => self.of_user.limits.clone(),
             (None, Some(account)) => account.per_user.clone(),
-            (None, None) => LimitsRow::default(),
+            (None, None) => Limits::default(),
         }
     }
 
@@ -80,11 +80,11 @@ impl Association {
                 .and_then(|account| account.limit.clone()),
         );
         let mut gpus = group.gpus.unwrap_or_default();
-        for (kind, count) in limit.unwrap_or_default() {
-            let least = gpus.get(&kind).map_or(count, |other| other.min(count));
-            gpus.insert(kind, least);
+        for (kind, milli) in limit.unwrap_or_default().0 {
+            let least = gpus.of(&kind).map_or(milli, |other| other.min(milli));
+            gpus.0.insert(kind, least);
         }
-        tres(group.cpus, group.nodes, Some(&gpus).into_iter())
+        tres(group.cpus, group.nodes, Some(&gpus))
     }
 }
 
@@ -189,7 +189,7 @@ pub(super) fn rows(
     asked: &ListRequest,
     words: &[&str],
 ) -> Result<Vec<Association>, Failure> {
-    let accounts = list::<AccountRow>(client, "/v1/accounts")?;
+    let accounts = account::read_all(client)?;
     let mut rows = chosen(&accounts, asked);
     let has = |word: &str| words.contains(&word);
     let cluster = if has("cluster") {
@@ -254,10 +254,7 @@ fn operators(client: &mut Client) -> Option<Vec<String>> {
 }
 
 /// The account and those above it, nearest first.
-pub(super) fn line_above<'a>(
-    account: &'a AccountRow,
-    all: &'a [AccountRow],
-) -> Vec<&'a AccountRow> {
+pub(super) fn line_above<'a>(account: &'a Account, all: &'a [Account]) -> Vec<&'a Account> {
     let mut line = vec![account];
     while let Some(parent) = line[line.len() - 1]
         .parent
@@ -273,20 +270,20 @@ pub(super) fn line_above<'a>(
 }
 
 /// The lines. An account without users is open to all, so also to each user that is asked for.
-fn is_chosen(account: &AccountRow, asked: &ListRequest) -> bool {
+fn is_chosen(account: &Account, asked: &ListRequest) -> bool {
     let parent = account.parent.as_deref().unwrap_or("root");
     !account.closed
         && (asked.parents.is_empty() || asked.parents.iter().any(|name| name == parent))
         && (asked.accounts.is_empty() || asked.accounts.contains(&account.name))
 }
 
-fn chosen(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
+fn chosen(accounts: &[Account], asked: &ListRequest) -> Vec<Association> {
     if asked.kind == Entity::Users && !asked.with_associations {
         return users(accounts, asked);
     }
     let mut rows = Vec::new();
     // Depths are of the tree that is shown.
-    let shown: Vec<AccountRow> = accounts
+    let shown: Vec<Account> = accounts
         .iter()
         .filter(|account| is_chosen(account, asked))
         .cloned()
@@ -297,7 +294,7 @@ fn chosen(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
             depth,
             ..Association::default()
         };
-        let of = |user: &str, row: &UserRow| Association {
+        let of = |user: &str, row: &AccountUser| Association {
             user: Some(user.to_owned()),
             of_user: row.clone(),
             depth: depth + 1,
@@ -321,7 +318,12 @@ fn chosen(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
                 .map(|(user, row)| of(user, row)),
         );
         if account.users.is_empty() && !account.users_only {
-            rows.extend(asked.users.iter().map(|user| of(user, &UserRow::default())));
+            rows.extend(
+                asked
+                    .users
+                    .iter()
+                    .map(|user| of(user, &AccountUser::default())),
+            );
         }
     }
     match asked.kind {
@@ -333,7 +335,7 @@ fn chosen(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
 }
 
 /// Each user once, whatever they may charge.
-fn users(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
+fn users(accounts: &[Account], asked: &ListRequest) -> Vec<Association> {
     let with = ListRequest {
         kind: Entity::Users,
         with_associations: true,
@@ -347,20 +349,20 @@ fn users(accounts: &[AccountRow], asked: &ListRequest) -> Vec<Association> {
     rows
 }
 
-fn default_of(accounts: &[AccountRow], user: &str) -> String {
+fn default_of(accounts: &[Account], user: &str) -> String {
     let of_user = || {
         accounts
             .iter()
             .filter(|account| account.users.contains_key(user) && !account.closed)
     };
-    let own = of_user().find(|account| account.users[user].default);
+    let own = of_user().find(|account| account.users[user].is_default);
     // The only account of a user is the default.
     own.or_else(|| of_user().next().filter(|_| of_user().count() == 1))
         .map(|account| account.name.clone())
         .unwrap_or_default()
 }
 
-fn coordinated(accounts: &[AccountRow], user: &str) -> String {
+fn coordinated(accounts: &[Account], user: &str) -> String {
     accounts
         .iter()
         .filter(|account| account.coordinators.contains(user))
@@ -372,30 +374,30 @@ fn coordinated(accounts: &[AccountRow], user: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gwire::api::Gpus;
+    use gmodel::policy::GpuAmounts;
 
-    fn account(name: &str, users: &[(&str, bool)]) -> AccountRow {
-        AccountRow {
+    fn account(name: &str, users: &[(&str, bool)]) -> Account {
+        Account {
             name: name.to_owned(),
             users: users
                 .iter()
                 .map(|(user, default)| {
                     (
                         (*user).to_owned(),
-                        UserRow {
-                            default: *default,
-                            ..UserRow::default()
+                        AccountUser {
+                            is_default: *default,
+                            ..AccountUser::default()
                         },
                     )
                 })
                 .collect(),
-            ..AccountRow::default()
+            ..Account::default()
         }
     }
 
     #[test]
     fn a_user_may_charge_their_accounts_and_those_that_are_open_to_all() {
-        let closed = AccountRow {
+        let closed = Account {
             closed: true,
             ..account("old", &[])
         };
@@ -470,21 +472,23 @@ mod tests {
     #[test]
     fn what_is_bounded_is_written_as_slurm_counts_it() {
         let gpus = |text: &str| {
-            text.split(' ')
-                .map(|one| one.split_once('=').unwrap())
-                .map(|(kind, count)| (kind.to_owned(), count.parse().unwrap()))
-                .collect::<Gpus>()
+            GpuAmounts(
+                text.split(' ')
+                    .map(|one| one.split_once('=').unwrap())
+                    .map(|(kind, count)| (kind.to_owned(), count.parse::<u64>().unwrap() * 1000))
+                    .collect(),
+            )
         };
-        let group = LimitsRow {
+        let group = Limits {
             cpus: Some(64),
             gpus: Some(gpus("gpu=8 h100=4")),
-            ..LimitsRow::default()
+            ..Limits::default()
         };
         let row = Association {
-            account: Some(AccountRow {
+            account: Some(Account {
                 group,
                 limit: Some(gpus("gpu=6 a100=2")),
-                ..AccountRow::default()
+                ..Account::default()
             }),
             ..Association::default()
         };

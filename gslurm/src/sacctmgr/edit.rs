@@ -6,13 +6,14 @@ use super::association;
 use super::change::{Change, ChangeTarget, Verb, target_of};
 use super::entity::{Entity, words_of};
 use super::limits::NORMAL;
-use gadm::policy::account::AccountAct;
+use gadm::policy::account::{self, AccountAct};
 use gadm::policy::qos::QosAct;
 use gadm::policy::user::{self, UserAct};
 use gadm::policy::{self, NameAndWords, Removal};
 use gcli::answer::list;
 use gcli::{Failure, Outcome, cluster_choice};
-use gwire::api::{AccountRow, QosRow};
+use gmodel::policy::Account;
+use gwire::api::QosRow;
 use gwire::client::Client;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -380,23 +381,23 @@ fn must_set(change: &Change) -> Result<(), Failure> {
 
 /// What there is, to know what is meant and what is new.
 struct PolicyRecords {
-    accounts: Vec<AccountRow>,
+    accounts: Vec<Account>,
     qos: Vec<String>,
 }
 
 impl PolicyRecords {
     fn read(client: &mut Client) -> Result<Self, Failure> {
-        let accounts = list::<AccountRow>(client, "/v1/accounts")?;
+        let accounts = account::read_all(client)?;
         Ok(Self {
             accounts,
             qos: list::<QosRow>(client, "/v1/qos")?
                 .into_iter()
-                .map(|row| row.name)
+                .map(|row| row.qos.name)
                 .collect(),
         })
     }
 
-    fn account(&self, name: &str) -> Result<&AccountRow, Failure> {
+    fn account(&self, name: &str) -> Result<&Account, Failure> {
         self.accounts
             .iter()
             .find(|row| row.name == name)
@@ -480,7 +481,7 @@ impl PolicyRecords {
     /// Accounts and users in them that a change is about, of those there are.
     fn entries(&self, change: &Change) -> Vec<(String, String)> {
         let in_account =
-            |row: &&AccountRow| change.accounts.is_empty() || change.accounts.contains(&row.name);
+            |row: &&Account| change.accounts.is_empty() || change.accounts.contains(&row.name);
         let rows = self.accounts.iter().filter(in_account);
         let users = rows.flat_map(|row| {
             row.users
@@ -503,11 +504,11 @@ mod tests {
 
     #[test]
     fn qos_are_added_to_those_that_an_account_has_from_above() {
-        let account = |name: &str, parent: Option<&str>, allow_qos: &[&str]| AccountRow {
+        let account = |name: &str, parent: Option<&str>, allow_qos: &[&str]| Account {
             name: name.to_owned(),
             parent: parent.map(str::to_owned),
             allow_qos: names(allow_qos).into_iter().collect(),
-            ..AccountRow::default()
+            ..Account::default()
         };
         let accounts = vec![
             account("open", None, &[]),

@@ -1,29 +1,22 @@
 //! Limits as sacctmgr writes them: counts and TRES.
 
-use gwire::api::Gpus;
-use std::collections::BTreeMap;
+use gmodel::gpu_amounts::{ALL_GPUS, GpuAmounts, milli_text};
 
 /// The QOS that is always there.
 pub(super) const NORMAL: &str = "normal";
 
 /// `cpu=64,node=4,gres/gpu=8,gres/gpu:h100=4`.
-pub(super) fn tres<'g>(
-    cpus: Option<u32>,
-    nodes: Option<u32>,
-    gpus: impl Iterator<Item = &'g Gpus>,
-) -> String {
+pub(super) fn tres(cpus: Option<u32>, nodes: Option<u32>, gpus: Option<&GpuAmounts>) -> String {
     let counted = [("cpu", cpus), ("node", nodes)]
         .into_iter()
         .filter_map(|(name, count)| Some(format!("{name}={}", count?)));
-    let gpus: BTreeMap<&str, f64> = gpus
-        .flatten()
-        .map(|(kind, count)| (kind.as_str(), *count))
-        .collect();
-    let all = gpus.get("gpu").map(|count| format!("gres/gpu={count}"));
-    let kinds = gpus
-        .iter()
-        .filter(|(kind, _)| **kind != "gpu")
-        .map(|(kind, count)| format!("gres/gpu:{kind}={count}"));
+    let all = gpus
+        .and_then(GpuAmounts::total)
+        .map(|milli| format!("gres/gpu={}", milli_text(milli)));
+    let kinds = gpus.into_iter().flat_map(|gpus| &gpus.0);
+    let kinds = kinds
+        .filter(|(kind, _)| *kind != ALL_GPUS)
+        .map(|(kind, milli)| format!("gres/gpu:{kind}={}", milli_text(*milli)));
     counted
         .chain(all)
         .chain(kinds)

@@ -3,9 +3,9 @@
 //! What contradicts itself in the controller's state is told by `gadm check`.
 
 use crate::ruled_table::Column;
+use gadm::policy::account;
 use gcli::Failure;
-use gcli::answer::list;
-use gwire::api::AccountRow;
+use gmodel::policy::Account;
 use gwire::client::Client;
 use nix::unistd::User;
 
@@ -27,15 +27,15 @@ pub(super) const COLUMNS: &[Column<Problem>] = &[
 ];
 
 pub(super) fn rows(client: &mut Client, cluster: &str) -> Result<Vec<Problem>, Failure> {
-    let accounts = list::<AccountRow>(client, "/v1/accounts")?;
+    let accounts = account::read_all(client)?;
     Ok(of(&accounts, cluster, |user| {
         !matches!(User::from_name(user), Ok(None))
     }))
 }
 
-fn of(accounts: &[AccountRow], cluster: &str, is_known: impl Fn(&str) -> bool) -> Vec<Problem> {
+fn of(accounts: &[Account], cluster: &str, is_known: impl Fn(&str) -> bool) -> Vec<Problem> {
     let mut found = Vec::new();
-    let mut add = |account: &AccountRow, user: &str, problem| {
+    let mut add = |account: &Account, user: &str, problem| {
         found.push(Problem {
             cluster: cluster.to_owned(),
             account: account.name.clone(),
@@ -62,18 +62,18 @@ fn of(accounts: &[AccountRow], cluster: &str, is_known: impl Fn(&str) -> bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gwire::api::UserRow;
+    use gmodel::policy::AccountUser;
 
     #[test]
     fn accounts_without_users_and_users_without_a_uid_are_problems() {
-        let account = |name: &str, parent: Option<&str>, users: &[&str]| AccountRow {
+        let account = |name: &str, parent: Option<&str>, users: &[&str]| Account {
             name: name.into(),
             parent: parent.map(str::to_owned),
             users: users
                 .iter()
-                .map(|user| ((*user).to_owned(), UserRow::default()))
+                .map(|user| ((*user).to_owned(), AccountUser::default()))
                 .collect(),
-            ..AccountRow::default()
+            ..Account::default()
         };
         let accounts = [
             account("lab", None, &[]),

@@ -5,28 +5,33 @@ use crate::ruled_table::Column;
 use gcli::Failure;
 use gcli::answer::list;
 use gmodel::duration::sacct_time;
-use gwire::api::{JobLimitsRow, LimitsRow, QosRow};
+use gmodel::policy::{JobLimits, Limits, PreemptMode, Qos};
+use gwire::api::QosRow;
 use gwire::client::Client;
 
 pub(super) const USUAL: &str = "Name,Priority,GraceTime,Preempt,PreemptExemptTime,PreemptMode,Flags%40,UsageThres,UsageFactor,GrpTRES,GrpTRESMins,GrpTRESRunMins,GrpJobs,\
     GrpSubmit,GrpWall,MaxTRES,MaxTRESPerNode,MaxTRESMins,MaxWall,MaxTRESPU,MaxJobsPU,MaxSubmitPU,MaxTRESPA,MaxJobsPA,MaxSubmitPA,MinTRES";
 
-fn wall(limits: &JobLimitsRow) -> String {
+fn wall(limits: &JobLimits) -> String {
     limits
-        .max_time_secs
+        .time_secs
         .map(|secs| sacct_time(secs.into()))
         .unwrap_or_default()
 }
 
-fn held(limits: &LimitsRow) -> String {
-    tres(limits.cpus, limits.nodes, limits.gpus.iter())
+fn held(limits: &Limits) -> String {
+    tres(limits.cpus, limits.nodes, limits.gpus.as_ref())
 }
 
-fn of_job(row: &QosRow) -> String {
-    tres(row.per_job.cpus, row.per_job.nodes, row.per_job.gpus.iter())
+fn of_job(row: &Qos) -> String {
+    tres(
+        row.per_job.cpus,
+        row.per_job.nodes,
+        row.per_job.gpus.as_ref(),
+    )
 }
 
-pub(super) const COLUMNS: &[Column<QosRow>] = &[
+pub(super) const COLUMNS: &[Column<Qos>] = &[
     Column::right("name", "Name", 10, |row| row.name.clone()),
     Column::right("description", "Descr", 20, |row| row.description.clone()),
     Column::right("priority", "Priority", 10, |row| row.priority.to_string()),
@@ -43,15 +48,14 @@ pub(super) const COLUMNS: &[Column<QosRow>] = &[
         }
     }),
     Column::right("preemptmode", "PreemptMode", 11, |row| {
-        row.preempt_mode
-            .clone()
-            .unwrap_or_else(|| "cluster".to_owned())
+        let mode = row.preempt_mode.map_or("cluster", PreemptMode::word);
+        mode.to_owned()
     }),
     Column::blank("flags", "Flags", 20),
     Column::blank("usagethres", "UsageThres", 10),
     Column::blank("usagethreshold", "UsageThres", 10),
     Column::right("usagefactor", "UsageFactor", 11, |row| {
-        format!("{:.6}", row.usage_factor)
+        format!("{:.6}", f64::from(row.usage_factor_milli) / 1000.0)
     }),
     Column::right("grptres", "GrpTRES", 13, |row| held(&row.group)),
     Column::blank("grptresmins", "GrpTRESMins", 13),
@@ -112,15 +116,15 @@ pub(super) const COLUMNS: &[Column<QosRow>] = &[
         count(row.per_account.submitted_jobs)
     }),
     Column::right("mintres", "MinTRES", 13, |row| {
-        tres(None, None, row.per_job.min_gpus.iter())
+        tres(None, None, row.per_job.min_gpus.as_ref())
     }),
     Column::right("mintresperjob", "MinTRES", 13, |row| {
-        tres(None, None, row.per_job.min_gpus.iter())
+        tres(None, None, row.per_job.min_gpus.as_ref())
     }),
 ];
 
 /// GPU-hours that running jobs may still use, as Slurm's minutes.
-pub(super) fn running(limits: &LimitsRow) -> String {
+pub(super) fn running(limits: &Limits) -> String {
     limits
         .running_gpu_hours
         .map(|hours| format!("gres/gpu={}", hours * 60))
@@ -128,15 +132,15 @@ pub(super) fn running(limits: &LimitsRow) -> String {
 }
 
 /// The QOS of these names, or all; with `normal`, which jobs have even where no such record was made.
-pub(super) fn rows(client: &mut Client, names: &[String]) -> Result<Vec<QosRow>, Failure> {
-    let mut rows = list::<QosRow>(client, "/v1/qos")?;
+pub(super) fn rows(client: &mut Client, names: &[String]) -> Result<Vec<Qos>, Failure> {
+    let rows = list::<QosRow>(client, "/v1/qos")?;
+    let mut rows: Vec<Qos> = rows.into_iter().map(|row| row.qos).collect();
     if !rows.iter().any(|row| row.name == NORMAL) {
         rows.insert(
             0,
-            QosRow {
+            Qos {
                 name: NORMAL.to_owned(),
-                usage_factor: 1.0,
-                ..QosRow::default()
+                ..Qos::default()
             },
         );
     }

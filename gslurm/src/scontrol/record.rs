@@ -170,16 +170,17 @@ pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>
     let times = TimeFormat::from_env();
     if let Some(unknown) = names
         .iter()
-        .find(|name| rows.iter().all(|row| row.name != **name))
+        .find(|name| rows.iter().all(|row| row.reservation.name != **name))
     {
-        let hint = did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()));
+        let known = rows.iter().map(|row| row.reservation.name.as_str());
+        let hint = did_you_mean(unknown, known);
         return Err(Failure::new(format_args!(
             "Reservation {unknown} not found.{hint}"
         )));
     }
     Ok(rows
         .iter()
-        .filter(|row| names.is_empty() || names.contains(&row.name))
+        .filter(|row| names.is_empty() || names.contains(&row.reservation.name))
         .map(|row| reservation_record::text(row, &nodes, &times))
         .collect())
 }

@@ -8,7 +8,8 @@ use crate::ruled_table::{self, TableArgs};
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome};
 use gmodel::Timestamp;
-use gwire::api::{AccountRow, ReportRow};
+use gmodel::policy::Account;
+use gwire::api::ReportRow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -291,7 +292,7 @@ fn groups_of(asked: &SizesRequest, used: &[SizeUsage]) -> Vec<SizeRange> {
 fn by_account<'a>(
     asked: &'a SizesRequest,
     used: &'a [SizeUsage],
-    known: &'a [AccountRow],
+    known: &'a [Account],
 ) -> BTreeMap<&'a str, Vec<&'a SizeUsage>> {
     let parents = AccountTree::of(known);
     let mut found: BTreeMap<&str, Vec<&SizeUsage>> = BTreeMap::new();

@@ -9,7 +9,8 @@ use gcli::local_time;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::Timestamp;
-use gwire::api::{AccountRow, ReportRow};
+use gmodel::policy::Account;
+use gwire::api::ReportRow;
 use source::{AccountTree, Source, Span, among, names};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -331,15 +332,15 @@ fn sum_below(rows: &[ReportRow], above: &[Vec<&str>], account: Option<&str>) -> 
 fn accounts(
     asked: &UsageRequest,
     rows: &[ReportRow],
-    mut known: Vec<AccountRow>,
+    mut known: Vec<Account>,
 ) -> Vec<AccountUsage> {
     let used: BTreeSet<&str> = rows.iter().map(|row| pair(row).0).collect();
     // Jobs were charged to accounts that are gone too.
     for name in used {
         if !known.iter().any(|account| account.name == name) {
-            known.push(AccountRow {
+            known.push(Account {
                 name: name.to_owned(),
-                ..AccountRow::default()
+                ..Account::default()
             });
         }
     }

@@ -1,10 +1,12 @@
 //! What sreport's reports share: the time that one is of, and what the controller is asked for.
 
+use gadm::policy::account;
 use gcli::answer::list;
 use gcli::local_time::{self, TimeFormat};
 use gcli::{ClusterChoice, Failure};
+use gmodel::policy::Account;
 use gmodel::{Instant, Timestamp};
-use gwire::api::{AccountRow, ClusterInfo, ReportRow, UtilizationRow};
+use gwire::api::{ClusterInfo, ReportRow, UtilizationRow};
 use gwire::client::{Client, path_with_query};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,8 +125,8 @@ impl Source {
             .get(&Self::path("/v1/utilization", None, span))?)
     }
 
-    pub fn accounts(&mut self) -> Result<Vec<AccountRow>, Failure> {
-        list(&mut self.client, "/v1/accounts")
+    pub fn accounts(&mut self) -> Result<Vec<Account>, Failure> {
+        account::read_all(&mut self.client)
     }
 
     fn path(path: &str, by: Option<&'static str>, span: Span) -> String {
@@ -164,7 +166,7 @@ pub(super) fn among(list: &[String], name: &str) -> bool {
 pub(super) struct AccountTree<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> AccountTree<'a> {
-    pub fn of(known: &'a [AccountRow]) -> Self {
+    pub fn of(known: &'a [Account]) -> Self {
         Self(
             known
                 .iter()

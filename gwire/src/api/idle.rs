@@ -1,75 +1,8 @@
-//! GPUs that are held and not used: `GET /v1/idle`, and the policy as records of QOS show it.
+//! GPUs that are held and not used: `GET /v1/idle`.
 
 use gmodel::Instant;
-use gmodel::idle::{IdleAction, IdlePolicy};
+use gmodel::idle::IdlePolicy;
 use serde::{Deserialize, Serialize};
-
-/// What is done about idle runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct IdlePolicyRow {
-    /// `off`, `report`, `warn`, `requeue`, `cancel`.
-    pub action: String,
-    pub warn_after_secs: u32,
-    pub act_after_secs: u32,
-    pub grace_secs: u32,
-    /// Part of its GPUs that is idle at the same time: 25, 50, 75 or 100.
-    pub gpus_percent: u32,
-    /// Requeued so often in a row and idle again, a job is held.
-    pub max_requeues: u32,
-}
-
-impl From<&IdlePolicy> for IdlePolicyRow {
-    fn from(policy: &IdlePolicy) -> Self {
-        let IdlePolicy {
-            action,
-            warn_after_secs,
-            act_after_secs,
-            grace_secs,
-            gpus_percent,
-            max_requeues,
-        } = *policy;
-        Self {
-            action: action.word().to_owned(),
-            warn_after_secs,
-            act_after_secs,
-            grace_secs,
-            gpus_percent,
-            max_requeues,
-        }
-    }
-}
-
-impl Default for IdlePolicyRow {
-    fn default() -> Self {
-        Self::from(&IdlePolicy::default())
-    }
-}
-
-impl IdlePolicyRow {
-    /// The policy; `None` where its action is no word of it.
-    pub fn policy(&self) -> Option<IdlePolicy> {
-        let Self {
-            action,
-            warn_after_secs,
-            act_after_secs,
-            grace_secs,
-            gpus_percent,
-            max_requeues,
-        } = self;
-        let action = IdleAction::ALL.iter().find(|(word, _)| word == action)?.1;
-        let (warn_after_secs, act_after_secs) = (*warn_after_secs, *act_after_secs);
-        let (grace_secs, gpus_percent, max_requeues) = (*grace_secs, *gpus_percent, *max_requeues);
-        Some(IdlePolicy {
-            action,
-            warn_after_secs,
-            act_after_secs,
-            grace_secs,
-            gpus_percent,
-            max_requeues,
-        })
-    }
-}
 
 /// What to look at. Without `from` the last week, without `to` until now; without any of the last four the policies in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +39,7 @@ pub struct IdleReportAnswer {
     pub to: Option<Instant>,
     /// Of the question; absent: those in force, each partition's and QOS's own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<IdlePolicyRow>,
+    pub policy: Option<IdlePolicy>,
     /// Runs that would be warned, those that run first.
     pub runs: Vec<IdleRunRow>,
     pub warned: u64,

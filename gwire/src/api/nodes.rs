@@ -1,9 +1,10 @@
 //! Nodes, their GPUs, and partitions, as listings show them.
 
-use super::{Gpus, LimitsRow, MarkRow};
+use super::{Gpus, MarkRow};
 use gmodel::Instant;
 use gmodel::gpu_link::GpuLink;
 use gmodel::node::Role;
+use gmodel::policy::Limits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -158,9 +159,12 @@ pub struct PartitionRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom: Option<Gpus>,
     /// Of all its jobs together, of each user and account in it.
-    pub group: LimitsRow,
-    pub per_user: LimitsRow,
-    pub per_account: LimitsRow,
+    #[serde(with = "crate::record_json")]
+    pub group: Limits,
+    #[serde(with = "crate::record_json")]
+    pub per_user: Limits,
+    #[serde(with = "crate::record_json")]
+    pub per_account: Limits,
     /// Empty allows all.
     pub allow_accounts: Vec<String>,
     pub allow_users: Vec<String>,

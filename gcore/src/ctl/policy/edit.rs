@@ -13,6 +13,7 @@ use crate::ctl::reservation;
 use crate::ctl::state::State;
 use crate::ctl::tx::{Tx, operator_only};
 use gmodel::policy::{Account, AccountUser};
+use gmodel::record::{Access, Key, Kind, Record};
 use gmodel::{Policy, Timestamp};
 
 pub(crate) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
@@ -151,20 +152,11 @@ fn only_default(policy: &Policy, account: &str, user: &str, entry: &AccountUser)
     })
 }
 
-/// Only users, what each may use, and descriptions differ.
+/// Only users and the keys that their coordinators may set differ.
 fn only_users(known: &Account, account: &Account) -> bool {
-    let Account {
-        users,
-        per_user,
-        description,
-        ..
-    } = account.clone();
-    Account {
-        users,
-        per_user,
-        description,
-        ..known.clone()
-    } == *account
+    let may_differ =
+        |key: &&Key| key.access == Access::Coordinators || matches!(key.kind, Kind::Users(_));
+    known.differences(account).iter().all(may_differ)
 }
 
 /// A record of a file is changed in that file.

@@ -328,11 +328,7 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
 /// `idle=requeue warn=100 act=300 grace=50 percent=100`
 fn idle_policy(words: &Words) -> IdlePolicy {
     let word = words.get("idle").unwrap_or("off");
-    let action = IdleAction::ALL
-        .iter()
-        .find(|(known, _)| *known == word)
-        .unwrap()
-        .1;
+    let action = IdleAction::of_word(word).unwrap();
     let number = |key: &str, usual: u32| words.parse(key).unwrap_or(usual);
     IdlePolicy {
         action,

@@ -232,7 +232,7 @@ nodes = "node[1-1000000000]"
               --> a.toml:14:13
                |
             14 | over_time = "UNLIMITED"
-               |             ^^^^^^^^^^^ write a time, or set max_time = "UNLIMITED"
+               |             ^^^^^^^^^^^ write a time
 
             error: partition "train" is there twice
              --> b.toml:1:12

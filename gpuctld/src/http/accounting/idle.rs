@@ -73,7 +73,7 @@ pub(crate) async fn report(
         schema: SCHEMA,
         from: Some(Instant(from)),
         to: Some(Instant(to)),
-        policy: asked.as_ref().map(Into::into),
+        policy: asked,
         warned: runs.len() as u64,
         runs,
         ended,

@@ -5,7 +5,6 @@
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::permission::{Caller, Visibility};
-use crate::http::policy::row::{gpus, limits_row, placement_word, preempt_mode_word};
 use crate::http::query::QueryPairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -13,7 +12,7 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::{
     Command, Node, State, fence_words, node_paused, nvlink_domain, reservations_over,
 };
-use gmodel::config::{GpuSharing, Partition, PartitionState};
+use gmodel::config::{Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, HoldMark, Link, NodeStateView, Role};
@@ -24,6 +23,7 @@ use gwire::api::{
     CertificateRow, ChangeReply, ClusterInfo, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow,
     SCHEMA,
 };
+use gwire::record_json::gpus_json;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -129,25 +129,19 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         nodes: held.map(|node| node.name.clone()).collect(),
         priority_tier: partition.priority_tier,
         priority_factor: partition.priority_factor,
-        preempt_mode: preempt_mode_word(partition.preempt_mode).to_owned(),
-        placement: placement_word(
-            partition
-                .placement
-                .unwrap_or(state.config.scheduler.placement),
-        )
-        .to_owned(),
-        gpu_sharing: match partition.gpu_sharing {
-            GpuSharing::Off => "off",
-            GpuSharing::Mps => "mps",
-            GpuSharing::Uncapped => "uncapped",
-        }
-        .to_owned(),
+        preempt_mode: partition.preempt_mode.word().to_owned(),
+        placement: partition
+            .placement
+            .unwrap_or(state.config.scheduler.placement)
+            .word()
+            .to_owned(),
+        gpu_sharing: partition.gpu_sharing.word().to_owned(),
         max_nodes: partition.max_nodes,
         over_time_secs: partition.over_time_secs,
-        headroom: partition.headroom.as_ref().map(gpus),
-        group: limits_row(&partition.group),
-        per_user: limits_row(&partition.per_user),
-        per_account: limits_row(&partition.per_account),
+        headroom: partition.headroom.as_ref().map(gpus_json),
+        group: partition.group.clone(),
+        per_user: partition.per_user.clone(),
+        per_account: partition.per_account.clone(),
         allow_accounts: partition.allow_accounts.clone(),
         allow_users: partition.allow_users.clone(),
         allow_qos: partition.allow_qos.clone(),

@@ -9,14 +9,14 @@ use crate::http::permission::{Caller, Visibility};
 use crate::http::policy::edit::{
     EditAnswer, EditBody, check_presence, may_coordinate, may_edit, send, send_noting,
 };
-use crate::http::policy::row::{self, HeldGpus, account_row, held_by_account, user_row};
+use crate::http::policy::row::{self, HeldGpus, account_row, held_by_account};
 use crate::http::policy::{check, record};
 use crate::http::query::QueryPairs;
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{PolicyChange, State};
 use gmodel::policy::Account;
-use gwire::api::{AccountRow, ChangeReply, SCHEMA, UserRow};
+use gwire::api::{AccountRow, ChangeReply, SCHEMA};
 use serde_json::{Value, json};
 
 pub(crate) async fn accounts(
@@ -53,14 +53,23 @@ async fn list_accounts(
         .filter(|account| only.as_ref().is_none_or(|name| *name == account.name));
     let sight = Visibility::of(&caller, &state);
     let seen = chosen.filter(|account| sees_account(&state, &caller, &sight, account));
-    let mut rows: Vec<AccountRow> = seen
+    let rows: Vec<AccountRow> = seen
         .map(|account| shown_account(&state, &caller, account, held.get(&account.name), &config))
         .collect();
-    if rows.iter().any(|row| !row.budgets.is_empty()) {
+    let has_budgets = rows.iter().any(|row| !row.account.budgets.is_empty());
+    let mut answer = json!({"schema": SCHEMA, "accounts": rows});
+    if has_budgets {
         let ledger = gsched::ledger::Ledger::new(&gcore::ctl::snapshot(&state, now()));
-        rows.iter_mut().for_each(|row| row::tell_use(row, &ledger));
+        for (told, row) in answer["accounts"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+            .zip(&rows)
+        {
+            row::tell_use(told, &row.account.name, &ledger);
+        }
     }
-    Ok(Json(json!({"schema": SCHEMA, "accounts": rows})))
+    Ok(Json(answer))
 }
 
 /// Under `privacy`, users see accounts that they are in or have jobs in, and those above them.
@@ -93,7 +102,7 @@ fn shown_account(
     let sight = Visibility::of(caller, state);
     let user = &caller.actor.user;
     if !sight.sees_named("", &account.name) && !state.policy.coordinates(user, &account.name) {
-        row.users.retain(|name, _| name == user);
+        row.account.users.retain(|name, _| name == user);
     }
     row
 }
@@ -125,11 +134,7 @@ pub(crate) async fn edit_account(
         old.is_some(),
         state.policy.accounts.keys().cloned(),
     )?;
-    let config = site.app.config();
-    let row = old
-        .map(|account| account_row(account, None, &config))
-        .unwrap_or_default();
-    let account = record::account(&name, record::edited(&row, &edit, &record::ACCOUNT_KEYS)?)?;
+    let account = record::account(&name, old, &edit)?;
     check::account(&state, &account)?;
     let mut notes = check::unheard_of(&state, old, &account);
     if notes.is_empty() {
@@ -195,9 +200,8 @@ pub(crate) async fn edit_user(
         }
         _ => {}
     }
-    let user = record::user_name(&user)?;
-    let row: UserRow = old.map(user_row).unwrap_or_default();
-    let entry = record::user_entry(record::edited_user(&row, &edit)?)?;
+    record::user_name(&user)?;
+    let entry = record::user_entry(old, &edit)?;
     let notes = check::unheard_of(&state, old, &entry);
     send_noting(
         &site,

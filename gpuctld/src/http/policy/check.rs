@@ -2,13 +2,12 @@
 //!
 //! Whether the whole makes sense, and whether the caller may edit it, is the core's word.
 
-use crate::config::gpu_text;
 use crate::http::error::ApiError;
 use crate::http::existence::exists;
 use gcore::ctl::State;
-use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart,
-};
+use gmodel::gpu_amounts::milli_text;
+use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Qos, Reservation, ReservedPart};
+use gmodel::record::{Kind, Record, Table, Value};
 use gmodel::suggest::did_you_mean;
 use nix::unistd::User;
 use std::collections::BTreeSet;
@@ -114,81 +113,39 @@ pub(crate) async fn unknown_users(state: &State, mut names: Vec<String>) -> Opti
     ))
 }
 
-/// What amounts of GPUs are of.
-pub(crate) trait MentionsGpuTypes {
-    fn types(&self) -> BTreeSet<&str>;
-}
-
-impl MentionsGpuTypes for Account {
-    fn types(&self) -> BTreeSet<&str> {
-        let users = self.users.values().flat_map(MentionsGpuTypes::types);
-        let budgets = self
-            .budgets
-            .iter()
-            .filter_map(|budget| budget.gpu_type.as_deref());
-        named([
-            &self.guaranteed,
-            &self.limit,
-            &self.lend_limit,
-            &self.group.gpus,
-            &self.per_user.gpus,
-        ])
-        .chain(budgets)
-        .chain(users)
-        .collect()
+/// The types of GPU that the amounts and budgets of a record are of.
+fn gpu_types(table: &Table) -> BTreeSet<String> {
+    let mut types = BTreeSet::new();
+    for (key, value) in table {
+        match value {
+            Value::Gpus(gpus) => types.extend(gpus.0.keys().cloned()),
+            Value::Text(text) if key.kind == Kind::GpuType => drop(types.insert(text.clone())),
+            Value::Table(table) => types.extend(gpu_types(table)),
+            Value::Tables(tables) => types.extend(tables.iter().flat_map(gpu_types)),
+            Value::Users(users) => types.extend(users.values().flat_map(gpu_types)),
+            _ => {}
+        }
     }
-}
-
-impl MentionsGpuTypes for AccountUser {
-    fn types(&self) -> BTreeSet<&str> {
-        named([&self.limits.gpus]).collect()
-    }
-}
-
-impl MentionsGpuTypes for Qos {
-    fn types(&self) -> BTreeSet<&str> {
-        let [all, user, account] =
-            [&self.group, &self.per_user, &self.per_account].map(|limits: &Limits| &limits.gpus);
-        named([
-            all,
-            user,
-            account,
-            &self.per_job.gpus,
-            &self.per_job.min_gpus,
-            &self.headroom,
-        ])
-        .collect()
-    }
-}
-
-fn named<const N: usize>(amounts: [&Option<GpuAmounts>; N]) -> impl Iterator<Item = &str> {
-    amounts
-        .into_iter()
-        .flatten()
-        .flat_map(|amounts| amounts.0.keys().map(String::as_str))
+    types
 }
 
 /// A note for each type of GPU that an edit brought in and no node has: such nodes may be to come, or it is a slip.
-pub(crate) fn unheard_of<T: MentionsGpuTypes>(
-    state: &State,
-    old: Option<&T>,
-    new: &T,
-) -> Vec<String> {
+pub(crate) fn unheard_of<T: Record>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
     let there: BTreeSet<&str> = state
         .nodes
         .values()
         .flat_map(|node| node.gpus.iter())
         .map(|gpu| &*gpu.info.gpu_type)
         .collect();
-    let before = old.map(MentionsGpuTypes::types).unwrap_or_default();
-    let is_new = |kind: &&str| {
-        *kind != "gpu"
+    let before = old.map(|old| gpu_types(&old.table())).unwrap_or_default();
+    let is_new = |kind: &String| {
+        kind != "gpu"
             && !before.contains(kind)
             && !there.iter().any(|known| known.eq_ignore_ascii_case(kind))
     };
-    let note = |kind: &str| {
+    let note = |kind: String| {
         let known: Vec<&str> = there.iter().copied().collect();
-        let guess = did_you_mean(kind, known.iter().copied());
+        let guess = did_you_mean(&kind, known.iter().copied());
         format!(
             "no node has GPUs of type {kind:?} (there are {}); it counts when one comes.{guess}",
             known.join(", ")
@@ -198,7 +155,8 @@ pub(crate) fn unheard_of<T: MentionsGpuTypes>(
     if there.is_empty() {
         Vec::new()
     } else {
-        new.types().into_iter().filter(is_new).map(note).collect()
+        let types = gpu_types(&new.table()).into_iter();
+        types.filter(is_new).map(note).collect()
     }
 }
 
@@ -243,7 +201,7 @@ pub(crate) fn beyond_the_pool(
         // Of a pool without GPUs nothing can be said yet.
         let what = if kind == ALL_GPUS { "GPUs" } else { kind };
         (0 < there && there < sum).then(|| {
-            let (sum, there) = (gpu_text(sum), gpu_text(there));
+            let (sum, there) = (milli_text(sum), milli_text(there));
             format!("accounts are guaranteed {sum} {what} together, and the nodes have {there}: not all can have theirs at once.")
         })
     };

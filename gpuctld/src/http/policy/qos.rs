@@ -64,10 +64,7 @@ pub(crate) async fn edit_qos(
         old.is_some(),
         state.policy.qos.keys().cloned(),
     )?;
-    let row = old
-        .map(|qos| qos_row(qos, &site.app.config()))
-        .unwrap_or_default();
-    let qos = record::qos(&name, record::edited(&row, &edit, &record::QOS_KEYS)?)?;
+    let qos = record::qos(&name, old, &edit)?;
     check::qos(&state, &qos)?;
     let notes = check::unheard_of(&state, old, &qos);
     send_noting(

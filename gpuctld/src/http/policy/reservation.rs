@@ -66,13 +66,7 @@ pub(crate) async fn edit_reservation(
         old.is_some(),
         state.policy.reservations.keys().cloned(),
     )?;
-    let row = old
-        .map(|one| reservation_row(one, &site.app.config(), now()))
-        .unwrap_or_default();
-    let mut reservation = record::reservation(
-        &name,
-        record::edited(&row, &edit, &record::RESERVATION_KEYS)?,
-    )?;
+    let mut reservation = record::reservation(&name, old, &edit)?;
     if edit.create {
         reservation.created_by.clone_from(&caller.actor.user);
     }

@@ -1,130 +1,35 @@
 //! Records of the policy as the API shows them, and what accounts hold now.
 //!
-//! Owns the way from a record to its row; the way back is [`super::record`]'s.
+//! Owns what a row tells beside its record; the way back is [`super::record`]'s.
 
-use crate::config::{
-    BUDGET_KINDS, Config, PERIODS, PLACEMENTS, PREEMPT_MODES, REPEATS, RecordKind, word_of,
-};
+use crate::config::{Config, RecordKind};
 use gcore::ctl::State;
 use gmodel::gpu_set::GpuSet;
-use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Placement, PreemptMode, Qos,
-    Reservation, ReservedPart,
-};
-use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
-use gwire::api::{
-    AccountRow, BudgetRow, Gpus, JobLimitsRow, LimitsRow, QosRow, ReservationRow, UserRow,
-};
+use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Qos, Reservation};
+use gmodel::{Instant, NodeId, RunClass, Timestamp};
+use gwire::api::{AccountRow, BudgetUse, QosRow, ReservationRow};
+use gwire::record_json::gpus_json;
+use serde_json::Value;
 use std::collections::BTreeMap;
-
-/// As `off`, `requeue`, ...
-pub(crate) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
-    word_of(&PREEMPT_MODES, mode)
-}
-
-/// As `pack`, `spread`, ...
-pub(crate) fn placement_word(placement: Placement) -> &'static str {
-    word_of(&PLACEMENTS, placement)
-}
-
-/// Thousandths as the API shows them.
-pub(crate) fn gpus(amounts: &GpuAmounts) -> Gpus {
-    amounts
-        .0
-        .iter()
-        .map(|(gpu_type, milli)| (gpu_type.clone(), *milli as f64 / 1000.0))
-        .collect()
-}
 
 pub(crate) fn account_row(
     account: &Account,
     held: Option<&HeldGpus>,
     config: &Config,
 ) -> AccountRow {
-    let budget = |budget: &gmodel::policy::Budget| BudgetRow {
-        kind: word_of(&BUDGET_KINDS, budget.kind).to_owned(),
-        gpu_hours: budget.gpu_hours,
-        period: word_of(&PERIODS, budget.period).to_owned(),
-        gpu_type: budget.gpu_type.clone(),
-        ..BudgetRow::default()
-    };
+    let held = held.cloned().unwrap_or_default();
     AccountRow {
-        name: account.name.clone(),
-        parent: account.parent.clone(),
-        description: account.description.clone(),
-        shares: account.shares,
-        guaranteed: account.guaranteed.as_ref().map(gpus),
-        limit: account.limit.as_ref().map(gpus),
-        lend_limit: account.lend_limit.as_ref().map(gpus),
-        budgets: account.budgets.iter().map(budget).collect(),
-        group: limits_row(&account.group),
-        per_user: limits_row(&account.per_user),
-        allow_qos: account.allow_qos.clone(),
-        default_qos: account.default_qos.clone(),
-        coordinators: account.coordinators.clone(),
-        users: account
-            .users
-            .iter()
-            .map(|(name, user)| (name.clone(), user_row(user)))
-            .collect(),
-        users_only: account.users_only,
-        closed: account.closed,
-        guaranteed_held: held.map(|held| gpus(&held.guaranteed)).unwrap_or_default(),
-        borrowed_held: held.map(|held| gpus(&held.borrowed)).unwrap_or_default(),
-        outside_held: held.map(|held| gpus(&held.outside)).unwrap_or_default(),
+        account: account.clone(),
+        guaranteed_held: gpus_json(&held.guaranteed),
+        borrowed_held: gpus_json(&held.borrowed),
+        outside_held: gpus_json(&held.outside),
         file: place(config, RecordKind::Account, &account.name),
-    }
-}
-
-pub(crate) fn user_row(user: &AccountUser) -> UserRow {
-    UserRow {
-        shares: user.shares,
-        default: user.is_default,
-        limits: limits_row(&user.limits),
-    }
-}
-
-pub(crate) fn limits_row(limits: &Limits) -> LimitsRow {
-    LimitsRow {
-        running_jobs: limits.running_jobs,
-        submitted_jobs: limits.submitted_jobs,
-        gpus: limits.gpus.as_ref().map(gpus),
-        cpus: limits.cpus,
-        nodes: limits.nodes,
-        running_gpu_hours: limits.running_gpu_hours,
-        array_tasks: limits.array_tasks,
-        submits_per_minute: limits.submits_per_minute,
-    }
-}
-
-fn job_limits_row(limits: &JobLimits) -> JobLimitsRow {
-    JobLimitsRow {
-        max_time_secs: limits.time_secs,
-        nodes: limits.nodes,
-        cpus: limits.cpus,
-        gpus: limits.gpus.as_ref().map(gpus),
-        min_gpus: limits.min_gpus.as_ref().map(gpus),
     }
 }
 
 pub(crate) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
     QosRow {
-        name: qos.name.clone(),
-        description: qos.description.clone(),
-        priority: qos.priority,
-        usage_factor: f64::from(qos.usage_factor_milli) / 1000.0,
-        preempt: qos.preempt.clone(),
-        preempt_mode: qos
-            .preempt_mode
-            .map(|mode| preempt_mode_word(mode).to_owned()),
-        min_run_secs: qos.min_run_secs,
-        group: limits_row(&qos.group),
-        per_user: limits_row(&qos.per_user),
-        per_account: limits_row(&qos.per_account),
-        per_job: job_limits_row(&qos.per_job),
-        headroom: qos.headroom.as_ref().map(gpus),
-        outside_quota: qos.outside_quota,
-        idle: qos.idle.as_ref().map(Into::into),
+        qos: qos.clone(),
         file: place(config, RecordKind::Qos, &qos.name),
     }
 }
@@ -134,12 +39,6 @@ pub(crate) fn reservation_row(
     config: &Config,
     now: Timestamp,
 ) -> ReservationRow {
-    let (nodes, node_count, amounts) = match &reservation.what {
-        ReservedPart::AllNodes => (Some("ALL".to_owned()), None, None),
-        ReservedPart::Nodes(hosts) => (Some(hostlist::compress(hosts.iter())), None, None),
-        ReservedPart::NodeCount(count) => (None, Some(*count), None),
-        ReservedPart::Gpus(amounts) => (None, None, Some(gpus(amounts))),
-    };
     let window = window(reservation, now);
     let state = match window {
         Some((start, _)) if start <= now => "ACTIVE",
@@ -147,28 +46,7 @@ pub(crate) fn reservation_row(
         None => "OVER",
     };
     ReservationRow {
-        name: reservation.name.clone(),
-        start: Some(Instant(reservation.start)),
-        duration_secs: reservation.duration_secs,
-        repeat: word_of(&REPEATS, reservation.repeat).to_owned(),
-        nodes,
-        node_count,
-        gpus: amounts,
-        users: reservation.users.clone(),
-        accounts: reservation.accounts.clone(),
-        partition: reservation.partition.clone(),
-        features: Some(reservation.features.clone()).filter(|features| !features.is_empty()),
-        maintenance: reservation.maintenance,
-        flex: reservation.flex,
-        ignore_running: reservation.ignore_running,
-        magnetic: reservation.magnetic,
-        overlap: reservation.overlap,
-        purge_idle_secs: reservation.purge_idle_secs,
-        static_nodes: reservation.static_nodes,
-        release_jobs: reservation.release_jobs,
-        skip_until: reservation.skip_until.map(Instant),
-        chosen: reservation.is_chosen,
-        created_by: reservation.created_by.clone(),
+        reservation: reservation.clone(),
         state: state.to_owned(),
         window_start: window.map(|(start, _)| Instant(start)),
         window_end: window.map(|(_, end)| Instant(end)),
@@ -181,13 +59,19 @@ pub(crate) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Times
     gpolicy::window::next(reservation, now)
 }
 
-/// What is used of each budget of an account, in the order of its budgets.
-pub(crate) fn tell_use(row: &mut AccountRow, ledger: &gsched::ledger::Ledger) {
+/// Puts into the JSON of an account what is used of each of its budgets.
+pub(crate) fn tell_use(row: &mut Value, name: &str, ledger: &gsched::ledger::Ledger) {
     let hours = |use_: u128| use_ as f64 / gpolicy::limits::GPU_HOUR as f64;
-    for (budget, (_, used)) in row.budgets.iter_mut().zip(ledger.budgets(&row.name)) {
-        budget.used_gpu_hours = Some(hours(used.used));
-        budget.promised_gpu_hours = Some(hours(used.promised));
-        budget.resets = Some(Instant(used.end));
+    let budgets = row["budgets"].as_array_mut().into_iter().flatten();
+    for (budget, (_, used)) in budgets.zip(ledger.budgets(name)) {
+        let told = serde_json::to_value(BudgetUse {
+            used_gpu_hours: Some(hours(used.used)),
+            promised_gpu_hours: Some(hours(used.promised)),
+            resets: Some(Instant(used.end)),
+        });
+        if let (Some(budget), Ok(Value::Object(told))) = (budget.as_object_mut(), told) {
+            budget.extend(told);
+        }
     }
 }
 
