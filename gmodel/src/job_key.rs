@@ -71,8 +71,8 @@ pub struct JobText {
     /// In messages.
     pub said: &'static str,
     pub max_bytes: usize,
-    /// Nothing reads it but listings.
-    pub is_carried: bool,
+    /// Of its column in the queue; `None` of a text that has a meaning of its own.
+    pub title: Option<&'static str>,
     pub of: fn(&JobSpec) -> &String,
     pub field: fn(&mut JobSpec) -> &mut String,
 }
@@ -80,7 +80,7 @@ pub struct JobText {
 impl JobText {
     /// The texts that nothing reads but listings.
     pub fn carried() -> impl Iterator<Item = &'static Self> {
-        TEXTS.iter().filter(|text| text.is_carried)
+        TEXTS.iter().filter(|text| text.title.is_some())
     }
 }
 
@@ -99,7 +99,7 @@ impl JobKey {
 macro_rules! job_keys {
     (
         keys { $($field:ident: $form:ident $key:literal $words:expr, $said:literal $right:ident
-            $(|$spec:ident| $place:expr $(, $most:literal $is_carried:literal)?)?;)+ }
+            $(|$spec:ident| $place:expr $(, $most:literal $title:expr)?)?;)+ }
         request { $($part:literal $part_words:expr;)+ }
     ) => {
         /// A change of a job's request by its owner or an operator; stored in events.
@@ -128,7 +128,7 @@ macro_rules! job_keys {
             word: $words[0],
             said: $said,
             max_bytes: $most,
-            is_carried: $is_carried,
+            title: $title,
             of: |$spec| &$place,
             field: |$spec| &mut $place,
         },)?)?)+];
@@ -200,16 +200,16 @@ macro_rules! job_keys {
 
 job_keys! {
     // Field as stored: form, key of the API, words of `gadm job update`, name in messages, right;
-    // of a part of the request its place; of a text its most bytes, and whether it is only carried.
+    // of a part of the request its place; of a text its most bytes, and its title where listings alone read it.
     keys {
         limit_secs: TimeLimit "time_limit_secs" ["TimeLimit", "Time"], "time limit" Owner;
         nice: Nice "nice" ["Nice"], "nice" Owner;
         name: Text "name" ["JobName", "Name"], "name" Owner |spec| spec.name;
-        comment: Text "comment" ["Comment"], "comment" Owner |spec| spec.common.comment, 4096 true;
+        comment: Text "comment" ["Comment"], "comment" Owner |spec| spec.common.comment, 4096 Some("COMMENT");
         // One, or several: `a,b`.
-        partition: Text "partition" ["Partition"], "partition" WhilePending |spec| spec.common.partition, 255 false;
-        account: Text "account" ["Account"], "account" WhilePending |spec| spec.common.account, 255 false;
-        qos: Text "qos" ["QOS"], "QOS" WhilePending |spec| spec.common.qos, 255 false;
+        partition: Text "partition" ["Partition"], "partition" WhilePending |spec| spec.common.partition, 255 None;
+        account: Text "account" ["Account"], "account" WhilePending |spec| spec.common.account, 255 None;
+        qos: Text "qos" ["QOS"], "QOS" WhilePending |spec| spec.common.qos, 255 None;
         eligible: Begin "begin" ["StartTime", "EligibleTime", "Begin"], "begin time" WhilePending;
         requeue: FlagOrDefault "requeue" ["Requeue"], "requeue" Owner |spec| spec.common.requeue;
         // Tasks of an array that may run at once; 0 is no cap.

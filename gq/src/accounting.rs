@@ -2,12 +2,11 @@
 
 mod live;
 
-use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::run_column::{self, RunColumn};
 use crate::run_format::{RunFormat, Units};
-use crate::run_line::{Key, RunLine};
+use crate::run_line::{AccountingRow, RunLine};
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::answer::print_json;
@@ -19,8 +18,9 @@ use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::duration::TimeLimit;
 use gmodel::{Instant, Timestamp};
-use gwire::api::RunQuery;
+use gwire::api::{RunQuery, RunRowKey};
 use gwire::client::{Client, path_with_query};
+use gwire::row;
 use nix::unistd::Uid;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -350,7 +350,7 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
         bare: true,
         ..query
     };
-    let keys: Vec<Key> = keys.into_iter().map(Key::of).collect();
+    let keys: Vec<RunRowKey> = keys.into_iter().map(RunRowKey::of).collect();
     let listing = Listing {
         columns,
         style: Style::of(args),
@@ -365,7 +365,7 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     };
     let mut found = false;
     while let Some(text) = rows.next_row()? {
-        let mut run: RunLine = bare_row::read(text, &keys).map_err(|error| {
+        let mut run: AccountingRow = row::read(text, &keys).map_err(|error| {
             Failure::new(format_args!("a row of accounting cannot be read: {error}"))
         })?;
         found = true;
@@ -375,12 +375,20 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
         if let Some(span) = &span {
             span.cut(&mut run);
         }
-        if named.has_job(&run) {
+        let has_job = named.has_job(&run);
+        let run = RunLine {
+            row: run,
+            step: None,
+        };
+        if has_job {
             listing.add(&run, &mut line);
         }
-        for step in run.steps.iter().filter(|step| {
-            args.steps && named.has_job(&run) || named.steps.contains(&step.shown_id)
-        }) {
+        for step in run
+            .row
+            .steps
+            .iter()
+            .filter(|step| args.steps && has_job || named.steps.contains(&step.shown_id))
+        {
             listing.add(&run.of_step(step), &mut line);
         }
         out.write_all(line.as_bytes())?;
@@ -453,7 +461,7 @@ impl RunFilter {
         (only.nodes.is_some() || only.cpus.is_some() || limit_secs.is_some()).then_some(only)
     }
 
-    fn takes(&self, run: &RunLine) -> bool {
+    fn takes(&self, run: &AccountingRow) -> bool {
         let limit = run
             .time_limit_secs
             .filter(|secs| *secs != u32::MAX)
@@ -477,7 +485,7 @@ impl TimeSpan {
     const KEYS: [&str; 3] = ["start_time", "end_time", "elapsed_secs"];
 
     /// Leaves of a job what lies within: as sacct, what stood still counts.
-    fn cut(&self, run: &mut RunLine) {
+    fn cut(&self, run: &mut AccountingRow) {
         let Some(start) = run.start_time else { return };
         let cut_start = self.from.filter(|from| *from > start);
         let cut_end = self
@@ -527,9 +535,9 @@ impl JobsAndSteps {
     }
 
     /// Whether a row is there for itself, not only for a step of its job.
-    fn has_job(&self, run: &RunLine) -> bool {
+    fn has_job(&self, run: &AccountingRow) -> bool {
         let own = |job: &String| {
-            *job == run.shown_id
+            *job == *run.shown_id
                 || *job == run.id.to_string()
                 || run.array_id.is_some_and(|id| *job == id.to_string())
         };
@@ -724,11 +732,11 @@ mod tests {
     fn a_job_is_cut_to_the_time_that_is_looked_at() {
         let at = |secs: i64| Some(Instant(Timestamp::from_secs(secs)));
         let cut = |start: Option<Instant>, end: Option<Instant>, elapsed_secs: i64| {
-            let mut run = RunLine {
+            let mut run = AccountingRow {
                 start_time: start,
                 end_time: end,
                 elapsed_secs,
-                ..RunLine::default()
+                ..AccountingRow::default()
             };
             TimeSpan {
                 from: at(100),

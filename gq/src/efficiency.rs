@@ -9,9 +9,10 @@ use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
 use gmodel::duration::sacct_time;
+use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
 use gmodel::{Instant, Timestamp};
-use gwire::api::{GpuUseRow, RunQuery, RunRow};
+use gwire::api::{GpuUseRow, RunQuery, RunRow, RunRowKey};
 use gwire::client::{Client, path_with_query};
 use nix::unistd::Uid;
 use std::fmt::Write as _;
@@ -304,7 +305,9 @@ pub(crate) fn record(run: &RunRow) -> String {
     line("Cores", run.cpus.to_string());
     line("Class", run.class.clone().unwrap_or_default());
     line("Work Directory", run.work_dir.clone());
-    line("Comment", run.comment.clone());
+    for text in JobText::carried() {
+        line(text.word, run.text(RunRowKey::of(text.key)).to_owned());
+    }
     line("Tags", run.tags.join(","));
     spent(run, &mut line);
     line("GPUs", run.gpu_uuids.join(","));

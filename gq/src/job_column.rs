@@ -3,12 +3,15 @@
 //! One table says all of it; `gq -o`, `-O`, `-S` and the default listing read it. Source: squeue(1).
 
 use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
-use crate::queue_row::QueueRow;
+use crate::queue_row::{QueueRow, start};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
+use gmodel::job_key::JobText;
 use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
+use gwire::api::JobRowKey;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::sync::LazyLock;
 
 /// What a column of the queue shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,23 +20,14 @@ pub(crate) enum JobColumn {
     Id,
     ArrayId,
     ArrayIndex,
-    Name,
-    User,
     Uid,
     Group,
     Gid,
-    SubmitHost,
-    Account,
-    Partition,
-    Qos,
     State,
     ShortState,
     Reason,
     NodelistOrReason,
-    Nodelist,
     BatchHost,
-    ReqNodes,
-    ExcludedNodes,
     Nodes,
     Cpus,
     CpusPerTask,
@@ -61,27 +55,19 @@ pub(crate) enum JobColumn {
     PriorityShare,
     Nice,
     Oversubscribe,
-    Constraint,
-    Comment,
-    Command,
-    WorkDir,
-    Stdout,
     Stderr,
-    Stdin,
     ExitCode,
     Tags,
-    Dependency,
-    Licences,
-    Reservation,
-    Prefer,
     /// Leaf switches at most, and how long it waits for that.
     Switches,
     SwitchWait,
-    Class,
     Position,
     Deadline,
-    Checkpoint,
     LastMark,
+    /// A text as it stands in the row.
+    Text(JobRowKey),
+    /// The same, and `(null)` where it is empty.
+    TextOrNull(JobRowKey),
     /// What no job here asks for, by squeue's name: its formats are used as they are.
     Never(&'static str),
 }
@@ -89,26 +75,44 @@ pub(crate) enum JobColumn {
 /// A line of the table: column, letter of `-o` (blank for none), name of `-O`, title, keys of the API.
 pub(crate) type JobColumnEntry = (JobColumn, char, &'static str, &'static str, &'static str);
 
+/// All columns: those of the table, and texts of the request that it does not name.
+pub(crate) static COLUMNS: LazyLock<Vec<JobColumnEntry>> = LazyLock::new(|| {
+    let mut columns = TABLE.to_vec();
+    for text in JobText::carried() {
+        let column = JobColumn::TextOrNull(JobRowKey::of(text.key));
+        if !columns.iter().any(|entry| entry.0 == column) {
+            columns.push((
+                column,
+                ' ',
+                text.key,
+                text.title.unwrap_or_default(),
+                text.key,
+            ));
+        }
+    }
+    columns
+});
+
 #[rustfmt::skip] // read as a table
-pub(crate) const COLUMNS: &[JobColumnEntry] = &[
+const TABLE: &[JobColumnEntry] = &[
     (JobColumn::ShownId,          'i', "jobarrayid",   "JOBID",            "shown_id"),
     (JobColumn::Id,               'A', "jobid",        "JOBID",            ""),
     (JobColumn::ArrayId,          'F', "arrayjobid",   "ARRAY_JOB_ID",     "array_id"),
     (JobColumn::ArrayIndex,       'K', "arraytaskid",  "ARRAY_TASK_ID",    "array_index,array_tasks"),
-    (JobColumn::Name,             'j', "name",         "NAME",             "name"),
-    (JobColumn::User,             'u', "username",     "USER",             "user"),
+    (JobColumn::Text(JobRowKey::name), 'j', "name",         "NAME",             "name"),
+    (JobColumn::Text(JobRowKey::user), 'u', "username",     "USER",             "user"),
     (JobColumn::Uid,              'U', "userid",       "UID",              "uid"),
-    (JobColumn::Account,          'a', "account",      "ACCOUNT",          "account"),
-    (JobColumn::Partition,        'P', "partition",    "PARTITION",        "partition"),
-    (JobColumn::Qos,              'q', "qos",          "QOS",              "qos"),
+    (JobColumn::Text(JobRowKey::account), 'a', "account",      "ACCOUNT",          "account"),
+    (JobColumn::Text(JobRowKey::partition), 'P', "partition",    "PARTITION",        "partition"),
+    (JobColumn::Text(JobRowKey::qos), 'q', "qos",          "QOS",              "qos"),
     (JobColumn::State,            'T', "state",        "STATE",            "state"),
     (JobColumn::ShortState,       't', "statecompact", "ST",               "state"),
     (JobColumn::Reason,           'r', "reason",       "REASON",           "reason"),
     (JobColumn::NodelistOrReason, 'R', "reasonlist",   "NODELIST(REASON)", "nodelist,reason,state"),
-    (JobColumn::Nodelist,         'N', "nodelist",     "NODELIST",         "nodelist"),
+    (JobColumn::Text(JobRowKey::nodelist), 'N', "nodelist",     "NODELIST",         "nodelist"),
     (JobColumn::BatchHost,        'B', "batchhost",    "EXEC_HOST",        "nodelist"),
-    (JobColumn::ReqNodes,         'n', "reqnodes",     "REQ_NODES",        "req_nodelist"),
-    (JobColumn::ExcludedNodes,    'x', "exc_nodes",    "EXC_NODES",        "exclude"),
+    (JobColumn::Text(JobRowKey::req_nodelist), 'n', "reqnodes",     "REQ_NODES",        "req_nodelist"),
+    (JobColumn::Text(JobRowKey::exclude), 'x', "exc_nodes",    "EXC_NODES",        "exclude"),
     (JobColumn::Nodes,            'D', "numnodes",     "NODES",            "nodes"),
     (JobColumn::Cpus,             'C', "numcpus",      "CPUS",             "cpus"),
     (JobColumn::Tasks,            ' ', "numtasks",     "TASKS",            "ntasks"),
@@ -129,7 +133,7 @@ pub(crate) const COLUMNS: &[JobColumnEntry] = &[
     (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time,start_time,eligible_time,submit_time,state,time_limit_secs"),
     (JobColumn::EligibleTime,     ' ', "eligibletime", "ELIGIBLE_TIME",    "eligible_time"),
     (JobColumn::AccrueTime,       ' ', "accruetime",   "ACCRUE_TIME",      "eligible_time"),
-    (JobColumn::SubmitHost,       ' ', "allocnodes",   "ALLOC_NODES",      "submit_host"),
+    (JobColumn::Text(JobRowKey::submit_host), ' ', "allocnodes",   "ALLOC_NODES",      "submit_host"),
     (JobColumn::PendingTime,      ' ', "pendingtime",  "PENDING_TIME",     "submit_time,start_time"),
     (JobColumn::Restarts,         ' ', "restartcnt",   "RESTART_COUNT",    "attempts,state"),
     (JobColumn::Requeue,          ' ', "requeue",      "REQUEUE",          "requeue"),
@@ -138,25 +142,25 @@ pub(crate) const COLUMNS: &[JobColumnEntry] = &[
     (JobColumn::PriorityShare,    'p', "priority",     "PRIORITY",         "priority"),
     (JobColumn::Nice,             'y', "nice",         "NICE",             "nice"),
     (JobColumn::Oversubscribe,    'h', "oversubscribe","OVER_SUBSCRIBE",   "exclusive"),
-    (JobColumn::Constraint,       'f', "feature",      "FEATURES",         "constraint"),
-    (JobColumn::Comment,          'k', "comment",      "COMMENT",          "comment"),
-    (JobColumn::Command,          'o', "command",      "COMMAND",          "command"),
-    (JobColumn::WorkDir,          'Z', "workdir",      "WORK_DIR",         "work_dir"),
-    (JobColumn::Stdout,           ' ', "stdout",       "STDOUT",           "stdout"),
+    (JobColumn::TextOrNull(JobRowKey::constraint), 'f', "feature",      "FEATURES",         "constraint"),
+    (JobColumn::TextOrNull(JobRowKey::comment), 'k', "comment",      "COMMENT",          "comment"),
+    (JobColumn::TextOrNull(JobRowKey::command), 'o', "command",      "COMMAND",          "command"),
+    (JobColumn::Text(JobRowKey::work_dir), 'Z', "workdir",      "WORK_DIR",         "work_dir"),
+    (JobColumn::Text(JobRowKey::stdout), ' ', "stdout",       "STDOUT",           "stdout"),
     (JobColumn::Stderr,           ' ', "stderr",       "STDERR",           "stderr"),
-    (JobColumn::Stdin,            ' ', "stdin",        "STDIN",            "stdin"),
+    (JobColumn::Text(JobRowKey::stdin), ' ', "stdin",        "STDIN",            "stdin"),
     (JobColumn::ExitCode,         ' ', "exit_code",    "EXIT_CODE",        "exit_code"),
     (JobColumn::Tags,             ' ', "tags",         "TAGS",             "tags"),
-    (JobColumn::Dependency,       'E', "dependency",   "DEPENDENCY",       "dependency"),
-    (JobColumn::Licences,         'W', "licenses",     "LICENSES",         "licences"),
-    (JobColumn::Reservation,      'v', "reservation",  "RESERVATION",      "reservation"),
-    (JobColumn::Prefer,           ' ', "prefer",       "PREFER",           "prefer"),
+    (JobColumn::TextOrNull(JobRowKey::dependency), 'E', "dependency",   "DEPENDENCY",       "dependency"),
+    (JobColumn::TextOrNull(JobRowKey::licences), 'W', "licenses",     "LICENSES",         "licences"),
+    (JobColumn::TextOrNull(JobRowKey::reservation), 'v', "reservation",  "RESERVATION",      "reservation"),
+    (JobColumn::TextOrNull(JobRowKey::prefer), ' ', "prefer",       "PREFER",           "prefer"),
     (JobColumn::Switches,         ' ', "reqswitch",    "REQ_SWITCH",       "switches"),
     (JobColumn::SwitchWait,       ' ', "wait4switch",  "WAIT4SWITCH",      "switches"),
-    (JobColumn::Class,            ' ', "class",        "CLASS",            "class"),
+    (JobColumn::Text(JobRowKey::class), ' ', "class",        "CLASS",            "class"),
     (JobColumn::Position,         ' ', "position",     "POSITION",         "position"),
     (JobColumn::Deadline,         ' ', "deadline",     "DEADLINE",         "deadline"),
-    (JobColumn::Checkpoint,       ' ', "checkpoint",   "CHECKPOINT",       "checkpoint"),
+    (JobColumn::TextOrNull(JobRowKey::checkpoint), ' ', "checkpoint",   "CHECKPOINT",       "checkpoint"),
     (JobColumn::LastMark,         ' ', "lastmark",     "LAST_MARK",        "last_mark"),
     (JobColumn::Never("mintmpdisk"),  'd', "mintmpdisk",   "MIN_TMP_DISK",     ""),
     (JobColumn::Never("sockets"),     'H', "sockets",      "SOCKETS_PER_NODE", ""),
@@ -327,6 +331,8 @@ impl JobColumn {
     /// What the column prints for a job.
     pub(crate) fn text<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
         match self {
+            Self::Text(key) => row.text(key).into(),
+            Self::TextOrNull(key) => or_null(row.text(key)),
             Self::ShownId => Cow::Borrowed(&row.shown_id),
             Self::Id => row.id.to_string().into(),
             Self::ArrayId => row.array_id.unwrap_or(row.id).to_string().into(),
@@ -335,20 +341,13 @@ impl JobColumn {
                 (None, Some(tasks)) => Cow::Borrowed(tasks),
                 (None, None) => "N/A".into(),
             },
-            Self::Name => Cow::Borrowed(&row.name),
-            Self::User => Cow::Borrowed(&row.user),
             Self::Uid => row.uid.to_string().into(),
-            Self::Account => Cow::Borrowed(&row.account),
-            Self::Partition => Cow::Borrowed(&row.partition),
-            Self::Qos => Cow::Borrowed(&row.qos),
             Self::State => row.state.long().into(),
             Self::ShortState => row.state.short().into(),
             Self::Reason => row.reason.to_string().into(),
             Self::NodelistOrReason if row.state == JobState::Pending => in_brackets(row.reason),
-            Self::NodelistOrReason | Self::Nodelist => Cow::Borrowed(&row.nodelist),
+            Self::NodelistOrReason => Cow::Borrowed(&row.nodelist),
             Self::BatchHost => batch_host(&row.nodelist),
-            Self::ReqNodes => Cow::Borrowed(&row.req_nodelist),
-            Self::ExcludedNodes => Cow::Borrowed(&row.exclude),
             Self::Nodes if row.nodes == 1 => "1".into(),
             Self::Nodes => row.nodes.to_string().into(),
             Self::Cpus => row.cpus.to_string().into(),
@@ -373,10 +372,10 @@ impl JobColumn {
             Self::TimeLimit => time_limit(row.time_limit_secs).into(),
             Self::TimeLeft => time_left(row).into(),
             Self::SubmitTime => instant(row.submit_time, times),
-            Self::StartTime => instant(row.start(), times),
+            Self::StartTime => instant(start(row), times),
             Self::EndTime => instant(
                 row.end_time
-                    .or_else(|| end_by_limit(row.start(), row.time_limit_secs)),
+                    .or_else(|| end_by_limit(start(row), row.time_limit_secs)),
                 times,
             ),
             Self::EligibleTime => instant(row.eligible_time, times),
@@ -384,7 +383,6 @@ impl JobColumn {
                 row.eligible_time.filter(|at| at.0 <= local_time::now()),
                 times,
             ),
-            Self::SubmitHost => Cow::Borrowed(&row.submit_host),
             Self::Group | Self::Gid => group_of(&row.user, self == Self::Group).into(),
             Self::PendingTime => pending_secs(row, local_time::now()).to_string().into(),
             Self::Restarts => restarts(row.attempts, row.state).to_string().into(),
@@ -398,31 +396,19 @@ impl JobColumn {
             }
             Self::Nice => row.nice.to_string().into(),
             Self::Oversubscribe => if row.exclusive { "NO" } else { "OK" }.into(),
-            Self::Constraint => or_null(&row.constraint),
-            Self::Comment => or_null(&row.comment),
-            Self::Command => or_null(&row.command),
-            Self::WorkDir => Cow::Borrowed(&row.work_dir),
-            Self::Stdout => Cow::Borrowed(&row.stdout),
             Self::Stderr => Cow::Borrowed(if row.stderr.is_empty() {
                 &row.stdout
             } else {
                 &row.stderr
             }),
-            Self::Stdin => Cow::Borrowed(&row.stdin),
             Self::ExitCode => row.exit_code.to_string().into(),
             Self::Tags => row.tags.join(",").into(),
-            Self::Dependency => or_null(&row.dependency),
-            Self::Licences => or_null(&row.licences),
-            Self::Reservation => or_null(row.reservation.as_deref().unwrap_or_default()),
-            Self::Prefer => or_null(row.prefer.as_deref().unwrap_or_default()),
             Self::Switches => switches(row).0.to_owned().into(),
             Self::SwitchWait => switches(row).1.to_owned().into(),
-            Self::Class => row.class.as_deref().unwrap_or_default().into(),
             Self::Position => row
                 .position
                 .map_or("N/A".into(), |position| position.to_string().into()),
             Self::Deadline => instant(row.deadline, times),
-            Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
             Self::Never(name) => match name {
                 "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard"
@@ -466,7 +452,7 @@ impl JobColumn {
             Self::TimeLimit => limit(a).cmp(&limit(b)),
             Self::TimeLeft => (limit(a) - a.elapsed_secs).cmp(&(limit(b) - b.elapsed_secs)),
             Self::SubmitTime => a.submit_time.cmp(&b.submit_time),
-            Self::StartTime => a.start().cmp(&b.start()),
+            Self::StartTime => start(a).cmp(&start(b)),
             Self::EndTime => a.end_time.cmp(&b.end_time),
             Self::EligibleTime => a.eligible_time.cmp(&b.eligible_time),
             Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
@@ -612,28 +598,8 @@ mod tests {
 
     #[test]
     fn keys_exist_in_the_contract() {
-        let some = gwire::api::JobRow {
-            array_id: Some(1),
-            array_index: Some(1),
-            array_tasks: Some(String::new()),
-            time_limit_secs: Some(1),
-            dependency: "afterok:1(unfulfilled)".into(),
-            licences: "a:1".into(),
-            reservation: Some(String::new()),
-            class: Some(String::new()),
-            position: Some(1),
-            deadline: Some(Instant(gmodel::Timestamp(1))),
-            time_min_secs: Some(1),
-            prefer: Some(String::new()),
-            gpus_per: Some(String::new()),
-            switches: Some(String::new()),
-            checkpoint: Some(String::new()),
-            last_mark: Some(Default::default()),
-            ..Default::default()
-        };
-        let row = serde_json::to_value(some).unwrap();
         for key in keys(COLUMNS.iter().map(|entry| entry.0)).split(',') {
-            assert!(row.get(key).is_some(), "{key}");
+            assert_ne!(JobRowKey::of(key), JobRowKey::other, "{key}");
         }
     }
 
@@ -695,7 +661,7 @@ mod tests {
         ];
         rows.sort_by(|a, b| JobColumn::ShownId.compare(a, b));
         assert_eq!(
-            rows.map(|row| row.shown_id.into_owned()).join(" "),
+            rows.map(|row| row.shown_id.0.into_owned()).join(" "),
             "2 3_1 3_2 3_10 3_[1-4,7%2] 9"
         );
     }

@@ -7,9 +7,10 @@ use crate::queue_row::shown_start;
 use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
+use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
 use gmodel::{ExitCode, Instant, hostlist};
-use gwire::api::{HeldRow, JobRow};
+use gwire::api::{HeldRow, JobRow, JobRowKey};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
@@ -332,8 +333,11 @@ fn count(places: &str) -> usize {
 fn files(record: &mut Record, job: &JobRow) {
     record.line("Command", or_null(&job.command));
     record.line("WorkDir", &job.work_dir);
-    if !job.comment.is_empty() {
-        record.line("Comment", &job.comment);
+    for text in JobText::carried() {
+        let value = job.text(JobRowKey::of(text.key));
+        if !value.is_empty() {
+            record.line(text.word, value);
+        }
     }
     record.line(
         "StdErr",

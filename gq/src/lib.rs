@@ -3,7 +3,6 @@
 //! Each formats what the REST API answers; none of them decides anything about jobs or nodes.
 
 pub mod accounting;
-mod bare_row;
 pub mod cancel;
 mod difference_listing;
 pub mod efficiency;

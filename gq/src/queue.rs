@@ -8,6 +8,7 @@ use crate::{one_job, output_file, priority_listing, start_listing, step_listing}
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::pages::ManPage;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
+use gwire::api::JobRowKey;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -17,9 +18,9 @@ pub use crate::queue_listing::SqueueForm;
 /// Columns of the listing.
 const USUAL: &[JobColumn] = &[
     JobColumn::ShownId,
-    JobColumn::Partition,
-    JobColumn::Name,
-    JobColumn::User,
+    JobColumn::Text(JobRowKey::partition),
+    JobColumn::Text(JobRowKey::name),
+    JobColumn::Text(JobRowKey::user),
     JobColumn::ShortState,
     JobColumn::Elapsed,
     JobColumn::Nodes,
@@ -29,16 +30,16 @@ const USUAL: &[JobColumn] = &[
 /// Columns of `--long`.
 const LONG: &[JobColumn] = &[
     JobColumn::ShownId,
-    JobColumn::Partition,
-    JobColumn::Name,
-    JobColumn::User,
-    JobColumn::Account,
+    JobColumn::Text(JobRowKey::partition),
+    JobColumn::Text(JobRowKey::name),
+    JobColumn::Text(JobRowKey::user),
+    JobColumn::Text(JobRowKey::account),
     JobColumn::State,
     JobColumn::Elapsed,
     JobColumn::TimeLimit,
     JobColumn::Nodes,
     JobColumn::Gpus,
-    JobColumn::Class,
+    JobColumn::Text(JobRowKey::class),
     JobColumn::NodelistOrReason,
 ];
 const ONLY_STATE: &str = "%.18i %.2t";
@@ -335,10 +336,10 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
         .collect();
     let chosen_by = (args
         .by_partition
-        .then_some([JobColumn::State, JobColumn::Partition])
+        .then_some([JobColumn::State, JobColumn::Text(JobRowKey::partition)])
         .into_iter()
         .flatten())
-    .chain((!licences.is_empty()).then_some(JobColumn::Licences));
+    .chain((!licences.is_empty()).then_some(JobColumn::TextOrNull(JobRowKey::licences)));
     let sorted_by = sort.iter().map(|(column, _)| *column).chain(chosen_by);
     query.bare = !args.json;
     query.columns = match &shape {

@@ -2,19 +2,19 @@
 //!
 //! Owns the printing; which jobs, columns and order are meant the command line of `queue` says.
 
-use crate::bare_row;
 use crate::job_column::JobColumn;
 use crate::job_filter;
 use crate::job_format::{JobFormat, ListingForm, fill};
-use crate::queue_row::{Key, QueueRow};
+use crate::queue_row::QueueRow;
 use gcli::answer::{list, print_json};
 use gcli::local_time::{self, TimeFormat};
 use gcli::slurm_words::Cause;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome};
 use gmodel::{Instant, JobState, RefusalKind};
-use gwire::api::{JobQuery, JobRow, StartRow};
+use gwire::api::{JobQuery, JobRow, JobRowKey, StartRow};
 use gwire::client::{Client, path_with_query};
+use gwire::row;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -233,7 +233,7 @@ impl QueueListing {
         path: &str,
         each: &mut dyn FnMut(&QueueRow<'_>) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
-        let keys: Vec<Key> = self.query.columns.split(',').map(Key::of).collect();
+        let keys: Vec<JobRowKey> = self.query.columns.split(',').map(JobRowKey::of).collect();
         let mut rows = client.rows(path)?;
         let mut texts = Vec::new();
         let mut count = 0;
@@ -289,8 +289,8 @@ fn is_remembered(client: &mut Client, job: &str) -> Result<bool, Failure> {
         .is_some())
 }
 
-fn read_row<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, Failure> {
-    bare_row::read(text, keys)
+fn read_row<'a>(text: &'a [u8], keys: &[JobRowKey]) -> Result<QueueRow<'a>, Failure> {
+    row::read(text, keys)
         .map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
 }
 

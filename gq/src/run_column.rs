@@ -1,28 +1,27 @@
 //! The columns of accounting: sacct's field names, widths and values. Source: sacct(1).
 
 use crate::run_format::{RunFormat, Units, cpu_time, kibibytes, large, mebibytes};
-use crate::run_line::RunLine;
+use crate::run_line::{AccountingRow, RunLine};
 use crate::usage_report::percent;
 use gcli::column_format::{FormatError, Spec, parse_percent_names};
 use gmodel::duration::sacct_time;
+use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{ExitCode, Instant, JobState};
-use gwire::api::{RunDetail, StepOwn};
+use gwire::api::{RunDetail, RunRowKey, StepOwn};
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 /// What a column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunColumn {
-    Account,
     AllocCpus,
     AllocNodes,
     AllocTres,
     Attempt,
     AveCpu,
-    Class,
     Cluster,
-    Comment,
     Constraints,
     ConsumedEnergy,
     ConsumedEnergyRaw,
@@ -44,7 +43,6 @@ pub(crate) enum RunColumn {
     Gpus,
     JobId,
     JobIdRaw,
-    JobName,
     GpuEvents,
     GpuUuids,
     LostGpuSecs,
@@ -54,13 +52,10 @@ pub(crate) enum RunColumn {
     NNodes,
     NodeList,
     NTasks,
-    Partition,
     Planned,
     PlannedCpu,
     PlannedCpuRaw,
     Priority,
-    Qos,
-    Reason,
     ReqCpus,
     ReqMem,
     ReqNodes,
@@ -79,8 +74,8 @@ pub(crate) enum RunColumn {
     TresUsageInMax,
     TresUsageInTot,
     Uid,
-    User,
-    WorkDir,
+    /// A text as it stands in the row.
+    Text(RunRowKey),
     /// By sacct's name. Nothing here measures or keeps it: blank, as sacct leaves most of these for jobs.
     NotMeasured(&'static str),
 }
@@ -88,9 +83,22 @@ pub(crate) enum RunColumn {
 /// With its name, its width, and the keys of a row that it is made of.
 type RunColumnEntry = (RunColumn, &'static str, usize, &'static [&'static str]);
 
+/// All columns by their names: those of the table, and texts of the request that it does not name.
+static COLUMNS: LazyLock<Vec<RunColumnEntry>> = LazyLock::new(|| {
+    let mut columns = TABLE.to_vec();
+    for text in JobText::carried() {
+        let column = RunColumn::Text(RunRowKey::of(text.key));
+        if !columns.iter().any(|entry| entry.0 == column) {
+            columns.push((column, text.word, 14, std::slice::from_ref(&text.key)));
+        }
+    }
+    columns.sort_by_key(|entry| entry.1.to_ascii_lowercase());
+    columns
+});
+
 #[rustfmt::skip] // read as a table
-const COLUMNS: &[RunColumnEntry] = &[
-    (RunColumn::Account,      "Account",      10, &["account"]),
+const TABLE: &[RunColumnEntry] = &[
+    (RunColumn::Text(RunRowKey::account),      "Account",      10, &["account"]),
     (RunColumn::NotMeasured("AdminComment"), "AdminComment", 19, &[]),
     (RunColumn::AllocCpus,    "AllocCPUS",    10, &["cpus"]),
     (RunColumn::AllocNodes,   "AllocNodes",   10, &["nodes", "start_time"]),
@@ -105,9 +113,9 @@ const COLUMNS: &[RunColumnEntry] = &[
     (RunColumn::NotMeasured("AveRSS"), "AveRSS", 10, &[]),
     (RunColumn::NotMeasured("AveVMSize"), "AveVMSize", 10, &[]),
     (RunColumn::NotMeasured("BlockID"), "BlockID", 16, &[]),
-    (RunColumn::Class,        "Class",        10, &["class"]),
+    (RunColumn::Text(RunRowKey::class),        "Class",        10, &["class"]),
     (RunColumn::Cluster,      "Cluster",      10, &["detail"]),
-    (RunColumn::Comment,      "Comment",      14, &["comment"]),
+    (RunColumn::Text(RunRowKey::comment),      "Comment",      14, &["comment"]),
     (RunColumn::Constraints,  "Constraints",  19, &["detail"]),
     (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14, &["gpu_use"]),
     (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17, &["gpu_use"]),
@@ -133,7 +141,7 @@ const COLUMNS: &[RunColumnEntry] = &[
     (RunColumn::Group, "Group", 9, &["detail"]),
     (RunColumn::JobId,        "JobID",        12, &[]),
     (RunColumn::JobIdRaw,     "JobIDRaw",     12, &[]),
-    (RunColumn::JobName,      "JobName",      10, &["name"]),
+    (RunColumn::Text(RunRowKey::name),      "JobName",      10, &["name"]),
     (RunColumn::NotMeasured("Layout"), "Layout", 9, &[]),
     (RunColumn::LostGpuSecs,  "LostGPUSecs",  11, &["lost_gpu_secs"]),
     (RunColumn::NotMeasured("MaxDiskRead"), "MaxDiskRead", 12, &[]),
@@ -160,14 +168,14 @@ const COLUMNS: &[RunColumnEntry] = &[
     (RunColumn::NNodes,       "NNodes",        8, &["nodes"]),
     (RunColumn::NodeList,     "NodeList",     15, &["nodelist"]),
     (RunColumn::NTasks,       "NTasks",        8, &[]),
-    (RunColumn::Partition,    "Partition",    10, &["partition"]),
+    (RunColumn::Text(RunRowKey::partition),    "Partition",    10, &["partition"]),
     (RunColumn::Planned,      "Planned",      10, &["detail", "start_time"]),
     (RunColumn::PlannedCpu,   "PlannedCPU",   10, &["detail", "start_time", "cpus"]),
     (RunColumn::PlannedCpuRaw, "PlannedCPURAW", 13, &["detail", "start_time", "cpus"]),
     (RunColumn::Priority,     "Priority",     10, &["detail"]),
-    (RunColumn::Qos,          "QOS",          10, &["qos"]),
+    (RunColumn::Text(RunRowKey::qos),          "QOS",          10, &["qos"]),
     (RunColumn::NotMeasured("QOSRAW"), "QOSRAW", 10, &[]),
-    (RunColumn::Reason,       "Reason",       30, &["end_text"]),
+    (RunColumn::Text(RunRowKey::end_text),       "Reason",       30, &["end_text"]),
     (RunColumn::NotMeasured("ReqCPUFreq"), "ReqCPUFreq", 10, &[]),
     (RunColumn::NotMeasured("ReqCPUFreqGov"), "ReqCPUFreqGov", 13, &[]),
     (RunColumn::NotMeasured("ReqCPUFreqMax"), "ReqCPUFreqMax", 13, &[]),
@@ -207,11 +215,11 @@ const COLUMNS: &[RunColumnEntry] = &[
     (RunColumn::NotMeasured("TRESUsageOutMinTask"), "TRESUsageOutMinTask", 19, &[]),
     (RunColumn::NotMeasured("TRESUsageOutTot"), "TRESUsageOutTot", 15, &[]),
     (RunColumn::Uid,          "UID",           6, &["detail"]),
-    (RunColumn::User,         "User",          9, &["user"]),
+    (RunColumn::Text(RunRowKey::user),         "User",          9, &["user"]),
     (RunColumn::NotMeasured("UserCPU"), "UserCPU", 10, &[]),
     (RunColumn::NotMeasured("WCKey"), "WCKey", 10, &[]),
     (RunColumn::NotMeasured("WCKeyID"), "WCKeyID", 8, &[]),
-    (RunColumn::WorkDir,      "WorkDir",      22, &["work_dir"]),
+    (RunColumn::Text(RunRowKey::work_dir),      "WorkDir",      22, &["work_dir"]),
 ];
 
 /// Columns when none are named, of `--brief` and of `--long`.
@@ -369,7 +377,8 @@ impl RunColumn {
     }
 
     /// What the column prints.
-    pub(crate) fn text<'r>(self, run: &'r RunLine<'_>, format: &RunFormat) -> Cow<'r, str> {
+    pub(crate) fn text<'r>(self, line: &'r RunLine<'_>, format: &RunFormat) -> Cow<'r, str> {
+        let (run, own) = (&line.row, line.step.and_then(|step| step.own));
         let secs = run.elapsed_secs.max(0).cast_unsigned();
         let (units, used) = (format.units, run.gpu_use.as_ref());
         let at = |instant: Option<Instant>| {
@@ -379,39 +388,32 @@ impl RunColumn {
             |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
         let text = match self {
             // What a step asked for, and held unless for itself, is its job's affair.
-            Self::AllocTres if run.own.is_some() => run
-                .own
-                .map_or(String::new(), |own| own_tres(own, run.nodes, units)),
+            Self::AllocTres if own.is_some() => {
+                own.map_or(String::new(), |own| own_tres(own, run.nodes, units))
+            }
             Self::Timelimit
             | Self::TimelimitRaw
             | Self::ReqMem
             | Self::ReqTres
             | Self::AllocTres
             | Self::Gpus
-                if run.is_step() =>
+                if line.is_step() =>
             {
                 return "".into();
             }
-            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if run.is_step() => {
+            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if line.is_step() => {
                 return "".into();
             }
-            // As they stand in the row.
-            Self::Account => return Cow::Borrowed(&run.account),
-            Self::Class => return run.class.as_deref().unwrap_or_default().into(),
-            Self::Comment => return Cow::Borrowed(&run.comment),
+            Self::Text(key) => return run.text(key).into(),
             Self::Gpus if run.gpus.is_empty() => return "0".into(),
             Self::Gpus => return Cow::Borrowed(&run.gpus),
             Self::JobId => return Cow::Borrowed(&run.shown_id),
-            Self::JobName => return Cow::Borrowed(&run.name),
             Self::NodeList if run.nodelist.is_empty() => return "None assigned".into(),
             Self::NodeList => return Cow::Borrowed(&run.nodelist),
-            Self::Partition => return Cow::Borrowed(&run.partition),
-            Self::Qos => return Cow::Borrowed(&run.qos),
-            Self::Reason => return Cow::Borrowed(&run.end_text),
-            Self::User => return Cow::Borrowed(&run.user),
-            Self::WorkDir => return Cow::Borrowed(&run.work_dir),
             Self::NotMeasured(_) => return "".into(),
-            Self::NTasks => run.ntasks.map_or(String::new(), |tasks| tasks.to_string()),
+            Self::NTasks => line
+                .ntasks()
+                .map_or(String::new(), |tasks| tasks.to_string()),
             Self::Group => {
                 return run
                     .detail
@@ -442,7 +444,7 @@ impl RunColumn {
             ),
             Self::Attempt => run.attempt.to_string(),
             // Of a step's tasks.
-            Self::AveCpu => run.ntasks.map_or(String::new(), |tasks| {
+            Self::AveCpu => line.ntasks().map_or(String::new(), |tasks| {
                 sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))) as u64)
             }),
             Self::Cluster => detail(|detail| detail.cluster.clone()),
@@ -460,7 +462,7 @@ impl RunColumn {
             Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
             Self::End => at(run.end_time),
             // As in sacct a job that was ended from outside has none of its own: its script's is the batch step's.
-            Self::ExitCode if !run.is_step() && is_ended(run.state) => {
+            Self::ExitCode if !line.is_step() && is_ended(run.state) => {
                 ExitCode::SUCCESS.to_string()
             }
             Self::ExitCode => run.exit_code.to_string(),
@@ -509,7 +511,7 @@ impl RunColumn {
             Self::Timelimit => limit(run, sacct_time),
             Self::TimelimitRaw => limit(run, |secs| (secs / 60).to_string()),
             Self::TotalCpu => cpu_time(run.cpu_time_secs),
-            Self::TresUsageInAve => usage(run, run.ntasks.unwrap_or(1)),
+            Self::TresUsageInAve => usage(run, line.ntasks().unwrap_or(1)),
             Self::TresUsageInTot => usage(run, 1),
             Self::TresUsageInMax => usage_peak(run, units),
             Self::Uid => detail(|detail| detail.uid.to_string()),
@@ -543,7 +545,7 @@ fn own_tres(own: StepOwn, nodes: u32, units: Units) -> String {
 }
 
 /// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used, of CPU time one task's part; empty before the end.
-fn usage(run: &RunLine, tasks: u32) -> String {
+fn usage(run: &AccountingRow, tasks: u32) -> String {
     if run.cpu_time_secs <= 0.0 && run.gpu_use.is_none() {
         return String::new();
     }
@@ -561,7 +563,7 @@ fn usage(run: &RunLine, tasks: u32) -> String {
 }
 
 /// `gres/gpumem=40960M,mem=1024K`.
-fn usage_peak(run: &RunLine, units: Units) -> String {
+fn usage_peak(run: &AccountingRow, units: Units) -> String {
     let gpu = run.gpu_use.map(|used| {
         format!(
             "gres/gpumem={}",
@@ -582,7 +584,7 @@ fn is_ended(state: JobState) -> bool {
 }
 
 /// `CANCELLED by 1000`, as sacct has it; with the name of a user that this machine does not know.
-fn state(run: &RunLine, format: &RunFormat) -> Cow<'static, str> {
+fn state(run: &AccountingRow, format: &RunFormat) -> Cow<'static, str> {
     match run
         .cancelled_by
         .as_deref()
@@ -594,7 +596,7 @@ fn state(run: &RunLine, format: &RunFormat) -> Cow<'static, str> {
 }
 
 /// How long it waited from when it might have started.
-fn planned_secs(run: &RunLine) -> Option<u64> {
+fn planned_secs(run: &AccountingRow) -> Option<u64> {
     let eligible = run.detail.as_ref()?.eligible_time?;
     Some(
         run.start_time?
@@ -605,7 +607,7 @@ fn planned_secs(run: &RunLine) -> Option<u64> {
     )
 }
 
-fn limit(run: &RunLine, print: impl Fn(u64) -> String) -> String {
+fn limit(run: &AccountingRow, print: impl Fn(u64) -> String) -> String {
     match run.time_limit_secs {
         None | Some(u32::MAX) => "UNLIMITED".to_owned(),
         Some(secs) => print(secs.into()),
@@ -615,7 +617,6 @@ fn limit(run: &RunLine, print: impl Fn(u64) -> String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_line::Key;
     use proptest::prelude::*;
 
     #[test]
@@ -657,7 +658,9 @@ mod tests {
     fn columns_name_keys_that_rows_have() {
         let all = read("all").unwrap();
         assert!(
-            keys(&all).iter().all(|key| Key::of(key) != Key::other),
+            keys(&all)
+                .iter()
+                .all(|key| RunRowKey::of(key) != RunRowKey::other),
             "{:?}",
             keys(&all)
         );
@@ -686,10 +689,10 @@ mod tests {
     fn a_cancelled_job_says_by_whom_as_sacct_does() {
         let by = |name: &str| {
             state(
-                &RunLine {
+                &AccountingRow {
                     state: JobState::Cancelled,
                     cancelled_by: Some(name.into()),
-                    ..RunLine::default()
+                    ..AccountingRow::default()
                 },
                 &RunFormat::default(),
             )
@@ -702,10 +705,10 @@ mod tests {
             by("nobody-of-that-name"),
             "CANCELLED by nobody-of-that-name"
         );
-        let ended = RunLine {
+        let ended = AccountingRow {
             state: JobState::Completed,
             cancelled_by: Some("root".into()),
-            ..RunLine::default()
+            ..AccountingRow::default()
         };
         assert_eq!(state(&ended, &RunFormat::default()), "COMPLETED");
     }

@@ -7,17 +7,17 @@ use gcli::Outcome;
 use gcli::answer::{list, print_json};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
-use gwire::api::{JobQuery, StepRow};
+use gwire::api::{JobQuery, JobRowKey, StepRow};
 use gwire::client::{Client, path_with_query};
 use std::io::Write;
 
 const USUAL: [JobColumn; 6] = [
     JobColumn::ShownId,
-    JobColumn::Name,
-    JobColumn::Partition,
-    JobColumn::User,
+    JobColumn::Text(JobRowKey::name),
+    JobColumn::Text(JobRowKey::partition),
+    JobColumn::Text(JobRowKey::user),
     JobColumn::Elapsed,
-    JobColumn::Nodelist,
+    JobColumn::Text(JobRowKey::nodelist),
 ];
 
 /// `named`: `17.0,98_5.batch`, or jobs; empty is all.

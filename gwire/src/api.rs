@@ -67,6 +67,7 @@ pub use schedule::*;
 pub use step::*;
 pub use trace::*;
 
+use crate::row::wire_row;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode, RefusalKind};
@@ -204,151 +205,115 @@ pub struct JobQuery {
     pub bare: bool,
 }
 
-/// One line of the queue. All keys that a listing can ask for.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct JobRow {
-    pub id: u64,
-    /// `17`, `98_5`, `98_[7-9,12%2]`.
-    pub shown_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_id: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_index: Option<u32>,
-    /// Pending tasks this row stands for, `7-9,12%2`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_tasks: Option<String>,
-    pub name: String,
-    pub user: String,
-    pub uid: u32,
-    pub account: String,
-    pub partition: String,
-    pub qos: String,
-    pub state: JobState,
-    pub reason: ReasonCode,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reason_text: String,
-    pub priority: u64,
-    /// Place among all waiting jobs; 1 is next. Absent before a long queue was ranked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub position: Option<u32>,
-    /// `guaranteed` or `borrowed`; of a waiting job as what it would start. Absent where there are no quotas.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
-    pub nice: i32,
-    pub nodes: u32,
-    /// Hostlist of a run; empty while pending.
-    pub nodelist: String,
-    pub cpus: u32,
-    pub ntasks: u32,
-    /// Memory asked for, as Slurm prints `%m`: `100M`, `4G`.
-    pub mem: String,
-    pub mem_bytes: u64,
-    /// Held, or asked for, on all nodes.
-    pub mem_total_bytes: u64,
-    /// What `mem` is for: `node`, `cpu` or `gpu`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub mem_per: String,
-    /// As asked: `h100:4`; empty for none.
-    pub gpus: String,
-    pub gpu_count: f64,
-    /// What `gpus` are for: `job`, `node` or `task`; missing without GPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpus_per: Option<String>,
-    /// Held GPUs by node: `node1:h100:0-3`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gpus_held: Vec<String>,
-    /// CPUs and memory it holds of each node, its first node first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub held: Vec<HeldRow>,
-    /// The same by UUID, of GPUs and slices: `node1:GPU-...`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gpu_uuids: Vec<String>,
-    /// What befell the GPUs of its last run that is over: `node1: GPU-...: Xid 94`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gpu_events: Vec<String>,
-    /// The weakest way within what it holds of each node: `node1:NV18`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gpu_links: Vec<String>,
-    /// By which its nodes of one NVLink domain share GPU memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub imex_channel: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_limit_secs: Option<u32>,
-    /// Seconds of the present run.
-    pub elapsed_secs: i64,
-    pub submit_time: Option<Instant>,
-    pub eligible_time: Option<Instant>,
-    pub start_time: Option<Instant>,
-    pub end_time: Option<Instant>,
-    pub exit_code: ExitCode,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub end_text: String,
-    pub attempts: u32,
-    pub work_dir: String,
-    pub command: String,
-    pub stdout: String,
-    pub stderr: String,
-    pub stdin: String,
-    pub comment: String,
-    pub constraint: String,
-    pub req_nodelist: String,
-    pub exclude: String,
-    pub exclusive: bool,
-    pub requeue: bool,
-    /// What of it is not met: `afterok:17(unfulfilled)`.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub dependency: String,
-    /// `matlab:2,ansys:1`.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub licences: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reservation: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefer: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub nvlink: bool,
-    /// `1@00:30:00`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub switches: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_min_secs: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Instant>,
-    /// Whether it may start on GPUs lent by others, as it said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub borrow: Option<bool>,
-    /// `USR1@120`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<String>,
-    /// The newest checkpoint that was marked safe.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_mark: Option<CheckpointMarkRow>,
-    /// When its last run that was preempted ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preempted_time: Option<Instant>,
-    /// Of its runs, how many were preempted; only where one job is asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preemptions: Option<u32>,
-    /// The job that its run gives way to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preempted_for: Option<String>,
-    pub submit_host: String,
-    pub tags: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub holds: Vec<MarkRow>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub later: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mail_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mail_user: Option<String>,
-    /// In words: how long its GPUs have done nothing, and what follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle: Option<String>,
-    /// An operator exempted it from idle policies.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub idle_exempt: bool,
+wire_row! {
+    /// One line of the queue. All keys that a listing can ask for.
+    pub struct JobRow<T = String>, keys JobRowKey {
+        pub id: u64,
+        /// `17`, `98_5`, `98_[7-9,12%2]`.
+        pub shown_id: T,
+        pub array_id: Option<u64> where present,
+        pub array_index: Option<u32> where present,
+        /// Pending tasks this row stands for, `7-9,12%2`.
+        pub array_tasks: Option<T> where present,
+        pub name: T,
+        pub user: T,
+        pub uid: u32,
+        pub account: T,
+        pub partition: T,
+        pub qos: T,
+        pub state: JobState,
+        pub reason: ReasonCode,
+        pub reason_text: T where present,
+        pub priority: u64,
+        /// Place among all waiting jobs; 1 is next. Absent before a long queue was ranked.
+        pub position: Option<u32> where present,
+        /// `guaranteed` or `borrowed`; of a waiting job as what it would start. Absent where there are no quotas.
+        pub class: Option<T> where present,
+        pub nice: i32,
+        pub nodes: u32,
+        /// Hostlist of a run; empty while pending.
+        pub nodelist: T,
+        pub cpus: u32,
+        pub ntasks: u32,
+        /// Memory asked for, as Slurm prints `%m`: `100M`, `4G`.
+        pub mem: T,
+        pub mem_bytes: u64,
+        /// Held, or asked for, on all nodes.
+        pub mem_total_bytes: u64,
+        /// What `mem` is for: `node`, `cpu` or `gpu`.
+        pub mem_per: T where present,
+        /// As asked: `h100:4`; empty for none.
+        pub gpus: T,
+        pub gpu_count: f64,
+        /// What `gpus` are for: `job`, `node` or `task`; missing without GPUs.
+        pub gpus_per: Option<T> where present,
+        /// Held GPUs by node: `node1:h100:0-3`.
+        pub gpus_held: Vec<String> where present,
+        /// CPUs and memory it holds of each node, its first node first.
+        pub held: Vec<HeldRow> where present,
+        /// The same by UUID, of GPUs and slices: `node1:GPU-...`.
+        pub gpu_uuids: Vec<String> where present,
+        /// What befell the GPUs of its last run that is over: `node1: GPU-...: Xid 94`.
+        pub gpu_events: Vec<String> where present,
+        /// The weakest way within what it holds of each node: `node1:NV18`.
+        pub gpu_links: Vec<String> where present,
+        /// By which its nodes of one NVLink domain share GPU memory.
+        pub imex_channel: Option<u32> where present,
+        pub time_limit_secs: Option<u32> where present,
+        /// Seconds of the present run.
+        pub elapsed_secs: i64,
+        pub submit_time: Option<Instant>,
+        pub eligible_time: Option<Instant>,
+        pub start_time: Option<Instant>,
+        pub end_time: Option<Instant>,
+        pub exit_code: ExitCode,
+        pub end_text: T where present,
+        pub attempts: u32,
+        pub work_dir: T,
+        pub command: T,
+        pub stdout: T,
+        pub stderr: T,
+        pub stdin: T,
+        pub comment: T,
+        pub constraint: T,
+        pub req_nodelist: T,
+        pub exclude: T,
+        pub exclusive: bool,
+        pub requeue: bool,
+        /// What of it is not met: `afterok:17(unfulfilled)`.
+        pub dependency: T where present,
+        /// `matlab:2,ansys:1`.
+        pub licences: T where present,
+        pub reservation: Option<T> where present,
+        pub prefer: Option<T> where present,
+        pub nvlink: bool where present,
+        /// `1@00:30:00`.
+        pub switches: Option<T> where present,
+        pub time_min_secs: Option<u32> where present,
+        pub deadline: Option<Instant> where present,
+        /// Whether it may start on GPUs lent by others, as it said.
+        pub borrow: Option<bool> where present,
+        /// `USR1@120`.
+        pub checkpoint: Option<T> where present,
+        /// The newest checkpoint that was marked safe.
+        pub last_mark: Option<CheckpointMarkRow> where present,
+        /// When its last run that was preempted ended.
+        pub preempted_time: Option<Instant> where present,
+        /// Of its runs, how many were preempted; only where one job is asked for.
+        pub preemptions: Option<u32> where present,
+        /// The job that its run gives way to.
+        pub preempted_for: Option<T> where present,
+        pub submit_host: T,
+        pub tags: Vec<String>,
+        pub holds: Vec<MarkRow> where present,
+        pub later: BTreeMap<String, String> where present,
+        pub mail_type: Option<T> where present,
+        pub mail_user: Option<T> where present,
+        /// In words: how long its GPUs have done nothing, and what follows.
+        pub idle: Option<T> where present,
+        /// An operator exempted it from idle policies.
+        pub idle_exempt: bool where present,
+    }
 }
 
 /// What a job holds of one node beside GPUs.
@@ -539,75 +504,64 @@ pub struct RunDetail {
     pub constraint: String,
 }
 
-/// One job (or attempt) in accounting: sacct's line.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RunRow {
-    pub id: u64,
-    pub shown_id: String,
-    pub attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_id: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_index: Option<u32>,
-    /// Tasks this row stands for, `7-9`: those that were cancelled before they began.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array_tasks: Option<String>,
-    pub name: String,
-    pub user: String,
-    pub account: String,
-    pub partition: String,
-    pub qos: String,
-    pub state: JobState,
-    pub exit_code: ExitCode,
-    pub end_text: String,
-    pub submit_time: Option<Instant>,
-    pub start_time: Option<Instant>,
-    pub end_time: Option<Instant>,
-    /// From start to end, without the time in which it stood still.
-    pub elapsed_secs: i64,
-    /// So long it stood still.
-    pub suspended_secs: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_limit_secs: Option<u32>,
-    pub nodes: u32,
-    pub nodelist: String,
-    pub cpus: u32,
-    pub mem_bytes: u64,
-    /// `h100:4`; empty for none.
-    pub gpus: String,
-    pub gpu_count: f64,
-    pub cpu_time_secs: f64,
-    pub peak_memory_bytes: u64,
-    /// What was used of the CPU time and of the memory that it held; absent before the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_percent: Option<f64>,
-    pub work_dir: String,
-    pub comment: String,
-    pub tags: Vec<String>,
-    /// `guaranteed` or `borrowed`, as the run last stood; absent where there were no quotas.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
-    /// GPU-seconds of work since the last checkpoint mark that a preemption, requeue or drain threw away.
-    pub lost_gpu_secs: u64,
-    /// What it made of its GPUs; absent without samples.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpu_use: Option<GpuUseRow>,
-    /// The GPUs and slices that it held: `node1:GPU-...`. Runs of releases before have none.
-    pub gpu_uuids: Vec<String>,
-    /// What befell them while it ran: `node1: GPU-...: Xid 94`.
-    pub gpu_events: Vec<String>,
-    /// The user that cancelled it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cancelled_by: Option<String>,
-    /// Only where they were asked for: of its batch script and what gruns started, in their order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub steps: Vec<StepRow>,
-    /// Only where it was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Box<RunDetail>>,
+wire_row! {
+    /// One job (or attempt) in accounting: sacct's line.
+    pub struct RunRow<T = String>, keys RunRowKey {
+        pub id: u64,
+        pub shown_id: T,
+        pub attempt: u32,
+        pub array_id: Option<u64> where present,
+        pub array_index: Option<u32> where present,
+        /// Tasks this row stands for, `7-9`: those that were cancelled before they began.
+        pub array_tasks: Option<T> where present,
+        pub name: T,
+        pub user: T,
+        pub account: T,
+        pub partition: T,
+        pub qos: T,
+        pub state: JobState,
+        pub exit_code: ExitCode,
+        pub end_text: T,
+        pub submit_time: Option<Instant>,
+        pub start_time: Option<Instant>,
+        pub end_time: Option<Instant>,
+        /// From start to end, without the time in which it stood still.
+        pub elapsed_secs: i64,
+        /// So long it stood still.
+        pub suspended_secs: i64,
+        pub time_limit_secs: Option<u32> where present,
+        pub nodes: u32,
+        pub nodelist: T,
+        pub cpus: u32,
+        pub mem_bytes: u64,
+        /// `h100:4`; empty for none.
+        pub gpus: T,
+        pub gpu_count: f64,
+        pub cpu_time_secs: f64,
+        pub peak_memory_bytes: u64,
+        /// What was used of the CPU time and of the memory that it held; absent before the end.
+        pub cpu_percent: Option<f64> where present,
+        pub mem_percent: Option<f64> where present,
+        pub work_dir: T,
+        pub comment: T,
+        pub tags: Vec<String>,
+        /// `guaranteed` or `borrowed`, as the run last stood; absent where there were no quotas.
+        pub class: Option<T> where present,
+        /// GPU-seconds of work since the last checkpoint mark that a preemption, requeue or drain threw away.
+        pub lost_gpu_secs: u64,
+        /// What it made of its GPUs; absent without samples.
+        pub gpu_use: Option<GpuUseRow> where present,
+        /// The GPUs and slices that it held: `node1:GPU-...`. Runs of releases before have none.
+        pub gpu_uuids: Vec<String>,
+        /// What befell them while it ran: `node1: GPU-...: Xid 94`.
+        pub gpu_events: Vec<String>,
+        /// The user that cancelled it.
+        pub cancelled_by: Option<T> where present,
+        /// Only where they were asked for: of its batch script and what gruns started, in their order.
+        pub steps: Vec<StepRow> where present,
+        /// Only where it was asked for.
+        pub detail: Option<Box<RunDetail>> where present,
+    }
 }
 
 /// One group of a usage report.

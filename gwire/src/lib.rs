@@ -9,3 +9,4 @@ pub mod min_rate;
 pub mod node_protocol;
 pub mod permits;
 pub mod record_json;
+pub mod row;

@@ -251,6 +251,7 @@ fn every_key_of_the_json_is_in_its_man_page() {
     ] {
         let body = api
             .split_once(&format!("pub struct {shape} {{"))
+            .or_else(|| api.split_once(&format!("pub struct {shape}<")))
             .and_then(|(_, rest)| rest.split_once("\n}"))
             .expect(shape)
             .0;

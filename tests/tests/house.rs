@@ -99,6 +99,7 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ),
     ("gpuctld", "prometheus", "a table of the metric families"),
     ("gpuctld", "router", "a table of the routes"),
+    ("gpuctld", "run_fields", "a table with a line for each key"),
     ("gpuctld", "with_spec", "one record, a line for each field"),
     ("gpud", "Config", "the keys of gpud.toml"),
     (
@@ -114,16 +115,6 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ("gq", "AccountingArgs", "the options of gacct"),
     ("gq", "NodeArgs", "the options of gnodes"),
     ("gq", "QueueArgs", "the options of gq"),
-    (
-        "gq",
-        "QueueRow",
-        "a row of the API with what listings derive from it",
-    ),
-    (
-        "gq",
-        "RunLine",
-        "a row of accounting with what listings derive from it",
-    ),
     ("gsim", "Measures", "the rows that gsim run prints"),
     (
         "gstepd",
@@ -136,10 +127,8 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "GpuFacts",
         "what discovery tells of one board, one record",
     ),
-    ("gwire", "JobRow", "a row of the API"),
     ("gwire", "NodeRow", "a row of the API"),
     ("gwire", "PartitionRow", "a row of the API"),
-    ("gwire", "RunRow", "a row of the API"),
     (
         "nvml-sim",
         "Gpu",

@@ -22,7 +22,7 @@ pub use capacity::{Capacity, NodeNow};
 pub use history::{History, HistoryLine};
 pub use idle::IdleRun;
 pub use report::GROUPS;
-pub use run_fields::{RunFields, RunKey};
+pub use run_fields::{RunFields, RunKey, requested};
 #[cfg(test)]
 pub use steps::StoredEnd;
 pub use steps::StoredStep;

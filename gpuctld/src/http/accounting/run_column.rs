@@ -3,77 +3,34 @@
 //! Owns which columns there are and their form; the form is that of the whole row's JSON.
 
 use crate::http::json_row::{Column, JsonWriter};
-use gmodel::{ExitCode, Instant, JobState};
-use gwire::api::{GpuUseRow, RunDetail, RunRow, StepRow};
+use gwire::api::{RunRow, RunRowKey};
+use std::sync::LazyLock;
 
-/// `write` puts the value of a row's key, or nothing and answers false.
-pub(crate) type RunColumn = Column<fn(&RunRow, &mut JsonWriter) -> bool>;
-
-macro_rules! columns {
-    ($($key:ident)*) => {
-        &[$(Column {
-            key: stringify!($key),
-            prefix: concat!(",\"", stringify!($key), "\":"),
-            write: |row, out| row.$key.put(out),
-        }),*]
-    };
-}
+/// Writes the value of a key.
+pub(crate) type RunColumn = Column<RunRowKey>;
 
 /// `id` is always sent and comes first.
-pub(crate) const COLUMNS: &[RunColumn] = columns! {
-    shown_id attempt array_id array_index array_tasks name user account partition qos state exit_code end_text submit_time
-    start_time end_time elapsed_secs suspended_secs time_limit_secs nodes nodelist cpus mem_bytes gpus gpu_count cpu_time_secs
-    peak_memory_bytes cpu_percent mem_percent work_dir comment tags class lost_gpu_secs gpu_use gpu_uuids gpu_events cancelled_by steps detail
-};
-
-/// A value as JSON; false where a row has none.
-trait ColumnValue {
-    fn put(&self, out: &mut JsonWriter) -> bool;
-}
-
-impl ColumnValue for String {
-    fn put(&self, out: &mut JsonWriter) -> bool {
-        out.text(self)
-    }
-}
-
-impl ColumnValue for JobState {
-    fn put(&self, out: &mut JsonWriter) -> bool {
-        out.text(self.long())
-    }
-}
-
-impl ColumnValue for Option<Instant> {
-    fn put(&self, out: &mut JsonWriter) -> bool {
-        out.instant(self.map(|at| at.0))
-    }
-}
-
-macro_rules! put {
-    ($how:ident: $($kind:ty)*) => {
-        $(impl ColumnValue for $kind {
-            fn put(&self, out: &mut JsonWriter) -> bool {
-                put!(@$how self out)
-            }
-        })*
+pub(crate) static COLUMNS: LazyLock<Vec<RunColumn>> = LazyLock::new(|| {
+    let keys = RunRowKey::ALL.iter().filter(|key| **key != RunRowKey::id);
+    let column = |key: &RunRowKey| Column {
+        key: key.name(),
+        prefix: key.prefix(),
+        write: *key,
     };
-    (@number $value:ident $out:ident) => { $out.number(*$value) };
-    (@value $value:ident $out:ident) => { $out.value($value) };
-    (@some $value:ident $out:ident) => { $out.some($value.as_ref()) };
-}
-put! { number: u32 u64 i64 }
-put! { value: f64 ExitCode Vec<String> }
-put! { some: Option<u32> Option<u64> Option<f64> Option<String> Option<GpuUseRow> Option<Box<RunDetail>> }
+    keys.map(column).collect()
+});
 
-impl ColumnValue for Vec<StepRow> {
-    fn put(&self, out: &mut JsonWriter) -> bool {
-        out.list_unless_empty(self)
-    }
+/// Puts the value of a row's key, or nothing and answers false.
+pub(crate) fn write(key: RunRowKey, row: &RunRow, out: &mut JsonWriter) -> bool {
+    row.put(key, &mut out.bytes)
+        .expect("these values have no maps with odd keys")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gmodel::{Instant, JobState};
+    use gwire::api::{GpuUseRow, StepRow};
     use serde_json::Value;
 
     fn rows() -> [RunRow; 2] {
@@ -112,11 +69,11 @@ mod tests {
         let all: Vec<&RunColumn> = COLUMNS.iter().collect();
         for row in rows() {
             let mut out = JsonWriter::default();
-            out.row(row.id, &all, false, |write, out| write(&row, out));
+            out.row(row.id, &all, false, |key, out| write(*key, &row, out));
             let whole = serde_json::to_value(&row).unwrap();
             assert_eq!(serde_json::from_slice::<Value>(&out.bytes).unwrap(), whole);
             let mut bare = JsonWriter::default();
-            bare.row(row.id, &all, true, |write, out| write(&row, out));
+            bare.row(row.id, &all, true, |key, out| write(*key, &row, out));
             let keys = ["id"]
                 .into_iter()
                 .chain(COLUMNS.iter().map(|column| column.key));

@@ -3,7 +3,7 @@
 //! Holds the ids of the rows; what stands in them is in memory for one piece that is sent and one that is made
 //! meanwhile. A client that stops reading costs no thread and no lock of the database.
 
-use crate::http::accounting::run_column::RunColumn;
+use crate::http::accounting::run_column::{RunColumn, write};
 use crate::http::accounting::run_row::{add_details, add_steps, detail, waiting_row};
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
@@ -134,12 +134,9 @@ impl RunList {
                 out.raw(",");
             }
             self.begun = true;
-            out.row(
-                row.id,
-                &self.shown.columns,
-                self.shown.bare,
-                |write, out| write(&row, out),
-            );
+            out.row(row.id, &self.shown.columns, self.shown.bare, |key, out| {
+                write(*key, &row, out)
+            });
         }
         self.begun = true;
         if self.entries.len() == 0 {

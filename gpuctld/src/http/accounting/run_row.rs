@@ -4,7 +4,7 @@ use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::job::row::{Row, TaskGroup, View};
 use crate::http::step::list::StepSource;
-use crate::store::reader::StoredJob;
+use crate::store::reader::{StoredJob, requested};
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{RunDetail, RunRow};
 
@@ -18,11 +18,6 @@ pub(crate) fn waiting_row(row: &Row, view: View) -> RunRow {
         array_id: row.array_id(),
         array_index: row.array_index(),
         array_tasks: row.array_tasks(),
-        name: spec.name.clone(),
-        user: spec.user.name.clone(),
-        account: spec.account.clone(),
-        partition: spec.partition.clone(),
-        qos: spec.qos.clone(),
         state: JobState::Pending,
         submit_time: Some(Instant(row.submitted())),
         time_limit_secs: row.limit_secs(view),
@@ -37,10 +32,7 @@ pub(crate) fn waiting_row(row: &Row, view: View) -> RunRow {
             .map(ToString::to_string)
             .unwrap_or_default(),
         gpu_count: row.gpu_milli(view) as f64 / 1000.0,
-        work_dir: spec.launch.work_dir.clone(),
-        comment: spec.comment.clone(),
-        tags: spec.tags.clone(),
-        ..RunRow::default()
+        ..requested(spec)
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn runs(
     pairs: QueryPairs,
 ) -> Result<Response, ApiError> {
     let mut query = run_query(&pairs.only(&KEYS)?)?;
-    let columns = chosen(COLUMNS, &words(&query.columns))?;
+    let columns = chosen(&COLUMNS, &words(&query.columns))?;
     let state = site.core.view().await;
     let sight = Visibility::of(&caller, &state);
     if !sight.sees_all() && sight.accounts().is_empty() {

@@ -106,7 +106,7 @@ struct Rows {
 
 impl Listing {
     fn prepare(query: &JobQuery) -> Result<Self, ApiError> {
-        let columns = chosen(COLUMNS, &words(&query.columns))?;
+        let columns = chosen(&COLUMNS, &words(&query.columns))?;
         Ok(Self {
             filter: JobFilter::new(query)?,
             expand: query.expand,

@@ -149,7 +149,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         .map(|column| column.key)
         .chain(["id"])
         .collect();
-    let full = JobRow {
+    let full: JobRow = JobRow {
         array_id: Some(1),
         array_index: Some(1),
         array_tasks: Some("1".into()),

@@ -3,6 +3,7 @@
 //! Owns how these lines are found and filtered. They lie in their array's row, not in `jobs`.
 
 use super::accounting::{named_jobs, states};
+use super::run_fields::requested;
 use super::stored::{ReadResult, bytes, read, stored_array};
 use crate::store::documents::ArrayDocument;
 use gcore::ctl::{Array, RecentSpecs};
@@ -135,20 +136,12 @@ fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) ->
         array_id: Some(array.id.0),
         array_index: index,
         array_tasks: index.is_none().then_some(tasks),
-        name: spec.name.clone(),
-        user: spec.user.name.clone(),
-        account: spec.account.clone(),
-        partition: spec.partition.clone(),
-        qos: spec.qos.clone(),
         state: JobState::Cancelled,
         exit_code: ExitCode::SUCCESS,
         submit_time: Some(Instant(array.submitted)),
         end_time: Some(Instant(at)),
         time_limit_secs: array.limit_secs,
-        work_dir: spec.launch.work_dir.clone(),
-        comment: spec.comment.clone(),
-        tags: spec.tags.clone(),
         cancelled_by: array.cancelled_by.clone(),
-        ..RunRow::default()
+        ..requested(spec)
     })
 }

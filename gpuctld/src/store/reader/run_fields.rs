@@ -5,12 +5,14 @@
 
 use super::stored::{ReadResult, read};
 use crate::store::gpu_use;
-use gmodel::{ExitCode, Instant, JobState, Timestamp};
-use gwire::api::{GpuUseRow, RunRow};
+use gmodel::job_key::TEXTS;
+use gmodel::{ExitCode, Instant, JobSpec, JobState, Timestamp};
+use gwire::api::{GpuUseRow, RunRow, RunRowKey};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, Row};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// A row of accounting by its job, and where attempts have a row each by its attempt; None of one without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +62,11 @@ impl RunFields {
             ..RunRow::default()
         };
         for (field, at) in &self.fields {
-            (field.read)(&FieldCells { row, at, now }, &mut run)?;
+            let cells = FieldCells { row, at, now };
+            match field.read {
+                FieldReader::Text(key) => run.set_text(key, cells.text(0)?),
+                FieldReader::Computed(read) => read(&cells, &mut run)?,
+            }
         }
         Ok(run)
     }
@@ -100,7 +106,7 @@ fn statement(selected: &[FieldSource], each_attempt: bool) -> String {
     }
     let specs = selected
         .iter()
-        .any(|source| matches!(source, FieldSource::Spec(_)));
+        .any(|source| matches!(source, FieldSource::Spec(_) | FieldSource::SpecText(_)));
     let runs = each_attempt
         || selected
             .iter()
@@ -126,6 +132,8 @@ fn statement(selected: &[FieldSource], each_attempt: bool) -> String {
 enum FieldSource {
     Job(&'static str),
     Spec(&'static str),
+    /// A text of the request that has no column of its own.
+    SpecText(&'static str),
     Run(&'static str),
     /// How it went: of the job, or of the attempt where each has a row.
     Course(&'static str),
@@ -138,6 +146,7 @@ impl FieldSource {
         match self {
             Self::Job(column) => format!("j.{column}"),
             Self::Spec(column) => format!("s.{column}"),
+            Self::SpecText(key) => format!("json_extract(CAST(s.doc AS TEXT), '$.{key}')"),
             Self::Run(column) => format!("r.{column}"),
             Self::Course(column) if each_attempt => {
                 format!("iif(r.attempt IS NULL, j.{column}, r.{column})")
@@ -151,9 +160,26 @@ impl FieldSource {
 /// Keys of a row that are made of the same columns.
 #[derive(Debug)]
 struct RunField {
-    keys: &'static [&'static str],
-    from: &'static [FieldSource],
-    read: fn(&FieldCells<'_>, &mut RunRow) -> ReadResult<()>,
+    keys: Vec<&'static str>,
+    from: Vec<FieldSource>,
+    read: FieldReader,
+}
+
+#[derive(Debug)]
+enum FieldReader {
+    /// As it stands in the column; empty for none.
+    Text(RunRowKey),
+    Computed(fn(&FieldCells<'_>, &mut RunRow) -> ReadResult<()>),
+}
+
+impl RunField {
+    fn text(key: RunRowKey, from: FieldSource) -> Self {
+        Self {
+            keys: vec![key.name()],
+            from: vec![from],
+            read: FieldReader::Text(key),
+        }
+    }
 }
 
 /// What was selected for one field.
@@ -175,10 +201,6 @@ impl FieldCells<'_> {
             .get_ref(self.at[position])?
             .as_str()
             .unwrap_or_default())
-    }
-
-    fn owned(&self, position: usize) -> rusqlite::Result<String> {
-        self.text(position).map(str::to_owned)
     }
 
     fn instant(&self, position: usize) -> rusqlite::Result<Option<Instant>> {
@@ -241,102 +263,131 @@ const SPAN: [FieldSource; 4] = [
 
 macro_rules! field {
     ($($key:literal)+, [$($from:expr),+], $read:expr) => {
-        RunField { keys: &[$($key),+], from: &[$($from),+], read: $read }
+        RunField { keys: vec![$($key),+], from: vec![$($from),+], read: FieldReader::Computed($read) }
     };
 }
 
 use FieldSource::{Course, Job, Run, Spec};
 
+/// Where each key of a row comes from: texts without a column of their own lie in the document of the request.
+static FIELDS: LazyLock<Vec<RunField>> = LazyLock::new(|| {
+    let mut fields = run_fields();
+    for text in TEXTS {
+        if !fields.iter().any(|field| field.keys.contains(&text.key)) {
+            let from = FieldSource::SpecText(text.key);
+            fields.push(RunField::text(RunRowKey::of(text.key), from));
+        }
+    }
+    fields
+});
+
+/// The row of a job that has not run, with what its request says.
+pub fn requested(spec: &JobSpec) -> RunRow {
+    let mut row = RunRow {
+        name: spec.name.clone(),
+        user: spec.user.name.clone(),
+        work_dir: spec.launch.work_dir.clone(),
+        tags: spec.tags.clone(),
+        ..RunRow::default()
+    };
+    for text in TEXTS {
+        row.set_text(RunRowKey::of(text.key), (text.of)(spec));
+    }
+    row
+}
+
 #[rustfmt::skip] // read as a table
-const FIELDS: &[RunField] = &[
-    field!("shown_id" "array_id" "array_index", [Job("array_id"), Job("array_index")], |cells, run| {
-        (run.array_id, run.array_index) = (cells.get(0)?, cells.get(1)?);
-        run.shown_id = match (run.array_id, run.array_index) {
-            (Some(array), Some(index)) => format!("{array}_{index}"),
-            _ => run.id.to_string(),
-        };
-        Ok(())
-    }),
-    field!("attempt", [Course("attempt")], |cells, run| { run.attempt = cells.get(0)?; Ok(()) }),
-    field!("name", [Job("name")], |cells, run| { run.name = cells.owned(0)?; Ok(()) }),
-    field!("user", [Job("user")], |cells, run| { run.user = cells.owned(0)?; Ok(()) }),
-    field!("account", [Job("account")], |cells, run| { run.account = cells.owned(0)?; Ok(()) }),
-    field!("partition", [Job("partition")], |cells, run| { run.partition = cells.owned(0)?; Ok(()) }),
-    field!("qos", [Job("qos")], |cells, run| { run.qos = cells.owned(0)?; Ok(()) }),
-    field!("state", [Course("state")], |cells, run| {
-        run.state = JobState::parse(cells.text(0)?).unwrap_or(JobState::Unknown);
-        Ok(())
-    }),
-    // A job that goes on after an earlier attempt has not ended yet.
-    field!("exit_code", [Course("exit"), Course("state")], |cells, run| {
-        let is_over = JobState::parse(cells.text(1)?).is_none_or(JobState::is_final);
-        run.exit_code = cells.text(0)?.parse().ok().filter(|_| is_over).unwrap_or(ExitCode::SUCCESS);
-        Ok(())
-    }),
-    field!("end_text", [Course("end_text")], |cells, run| { run.end_text = cells.owned(0)?; Ok(()) }),
-    field!("submit_time", [Job("submit_ms")], |cells, run| { run.submit_time = cells.instant(0)?; Ok(()) }),
-    field!("start_time", [Course("start_ms")], |cells, run| { run.start_time = cells.instant(0)?; Ok(()) }),
-    field!("end_time", [Course("end_ms")], |cells, run| { run.end_time = cells.instant(0)?; Ok(()) }),
-    field!("elapsed_secs", [SPAN[0], SPAN[1], SPAN[2], SPAN[3]], |cells, run| { run.elapsed_secs = cells.elapsed_secs()?; Ok(()) }),
-    field!("suspended_secs", [SPAN[0], SPAN[1], SPAN[2], SPAN[3]], |cells, run| {
-        run.suspended_secs = cells.stood_still_ms()? / 1000;
-        Ok(())
-    }),
-    field!("time_limit_secs", [Job("limit_secs")], |cells, run| { run.time_limit_secs = cells.get(0)?; Ok(()) }),
-    field!("nodes", [Run("nodes")], |cells, run| { run.nodes = cells.get::<Option<u32>>(0)?.unwrap_or(0); Ok(()) }),
-    field!("nodelist", [Run("nodelist")], |cells, run| { run.nodelist = cells.owned(0)?; Ok(()) }),
-    field!("cpus", [Run("cpus")], |cells, run| { run.cpus = cells.get::<Option<u32>>(0)?.unwrap_or(0); Ok(()) }),
-    field!("mem_bytes", [Run("mem_bytes")], |cells, run| { run.mem_bytes = cells.get::<Option<u64>>(0)?.unwrap_or(0); Ok(()) }),
-    field!("gpus" "gpu_count", [Run("gpus")], |cells, run| {
-        let gpus: BTreeMap<String, u64> = match cells.text(0)? {
-            "" | "{}" => return Ok(()),
-            text => serde_json::from_str(text)?,
-        };
-        (run.gpu_count, run.gpus) = (gpus.values().sum::<u64>() as f64 / 1000.0, gpus_text(&gpus));
-        Ok(())
-    }),
-    field!("cpu_time_secs", [Run("cpu_micros")], |cells, run| { run.cpu_time_secs = cpu_time_secs(cells.get(0)?); Ok(()) }),
-    field!("peak_memory_bytes", [Run("peak_bytes")], |cells, run| {
-        run.peak_memory_bytes = cells.get::<Option<u64>>(0)?.unwrap_or(0);
-        Ok(())
-    }),
-    field!("cpu_percent", [SPAN[0], SPAN[1], SPAN[2], SPAN[3], Run("cpu_micros"), Run("cpus")], |cells, run| {
-        let cpus: Option<u32> = cells.get(5)?;
-        run.cpu_percent = percent(cpu_time_secs(cells.get(4)?), cells.elapsed_secs()? as f64 * f64::from(cpus.unwrap_or(0)));
-        Ok(())
-    }),
-    field!("mem_percent", [Run("peak_bytes"), Run("nodes"), Run("mem_bytes")], |cells, run| {
-        let number = |position| Ok::<_, rusqlite::Error>(cells.get::<Option<u64>>(position)?.unwrap_or(0) as f64);
-        // The peak is that of the node with the most.
-        run.mem_percent = percent(number(0)? * number(1)?, number(2)?);
-        Ok(())
-    }),
-    field!("work_dir", [Spec("work_dir")], |cells, run| { run.work_dir = cells.owned(0)?; Ok(()) }),
-    field!("comment", [Spec("comment")], |cells, run| { run.comment = cells.owned(0)?; Ok(()) }),
-    field!("tags", [Spec("tags")], |cells, run| {
-        run.tags = match cells.text(0)? {
-            "" | "[]" => return Ok(()),
-            text => serde_json::from_str(text)?,
-        };
-        Ok(())
-    }),
-    field!("class", [Run("class")], |cells, run| { run.class = cells.get(0)?; Ok(()) }),
-    field!("lost_gpu_secs", [Run("lost_gpu_secs")], |cells, run| { run.lost_gpu_secs = cells.get::<Option<u64>>(0)?.unwrap_or(0); Ok(()) }),
-    // One after the other: nothing else needs them.
-    field!("gpu_use", [Run("gpu_sampled_ms"), Run("gpu_idle_ms"), Run("gpu_busy_percent_ms"), Run("gpu_busy_told_ms"), Run("gpu_memory_percent_ms"),
-        Run("gpu_memory_told_ms"), Run("gpu_memory_peak_bytes"), Run("gpu_power_peak_mw"), Run("gpu_temperature_peak_c"), Run("gpu_energy_mj"),
-        Run("gpu_nvlink_kib"), Run("gpu_pcie_kib"), Run("gpu_slowed_ms")], |cells, run| {
-        run.gpu_use = gpu_use::read(cells.row, cells.at[0])?.as_ref().map(GpuUseRow::from);
-        Ok(())
-    }),
-    field!("gpu_uuids", [Run("gpu_uuids")], |cells, run| { run.gpu_uuids = cells.list(0)?; Ok(()) }),
-    field!("gpu_events", [Run("gpu_events")], |cells, run| { run.gpu_events = cells.list(0)?; Ok(()) }),
-    field!("cancelled_by", [FieldSource::Cancelled], |cells, run| {
-        let document: Option<Vec<u8>> = cells.get(0)?;
-        run.cancelled_by = document.map(|document| read::<CancelledDocument>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
-        Ok(())
-    }),
-];
+fn run_fields() -> Vec<RunField> {
+    vec![
+        field!("shown_id" "array_id" "array_index", [Job("array_id"), Job("array_index")], |cells, run| {
+            (run.array_id, run.array_index) = (cells.get(0)?, cells.get(1)?);
+            run.shown_id = match (run.array_id, run.array_index) {
+                (Some(array), Some(index)) => format!("{array}_{index}"),
+                _ => run.id.to_string(),
+            };
+            Ok(())
+        }),
+        field!("attempt", [Course("attempt")], |cells, run| { run.attempt = cells.get(0)?; Ok(()) }),
+        RunField::text(RunRowKey::name, Job("name")),
+        RunField::text(RunRowKey::user, Job("user")),
+        RunField::text(RunRowKey::account, Job("account")),
+        RunField::text(RunRowKey::partition, Job("partition")),
+        RunField::text(RunRowKey::qos, Job("qos")),
+        field!("state", [Course("state")], |cells, run| {
+            run.state = JobState::parse(cells.text(0)?).unwrap_or(JobState::Unknown);
+            Ok(())
+        }),
+        // A job that goes on after an earlier attempt has not ended yet.
+        field!("exit_code", [Course("exit"), Course("state")], |cells, run| {
+            let is_over = JobState::parse(cells.text(1)?).is_none_or(JobState::is_final);
+            run.exit_code = cells.text(0)?.parse().ok().filter(|_| is_over).unwrap_or(ExitCode::SUCCESS);
+            Ok(())
+        }),
+        RunField::text(RunRowKey::end_text, Course("end_text")),
+        field!("submit_time", [Job("submit_ms")], |cells, run| { run.submit_time = cells.instant(0)?; Ok(()) }),
+        field!("start_time", [Course("start_ms")], |cells, run| { run.start_time = cells.instant(0)?; Ok(()) }),
+        field!("end_time", [Course("end_ms")], |cells, run| { run.end_time = cells.instant(0)?; Ok(()) }),
+        field!("elapsed_secs", [SPAN[0], SPAN[1], SPAN[2], SPAN[3]], |cells, run| { run.elapsed_secs = cells.elapsed_secs()?; Ok(()) }),
+        field!("suspended_secs", [SPAN[0], SPAN[1], SPAN[2], SPAN[3]], |cells, run| {
+            run.suspended_secs = cells.stood_still_ms()? / 1000;
+            Ok(())
+        }),
+        field!("time_limit_secs", [Job("limit_secs")], |cells, run| { run.time_limit_secs = cells.get(0)?; Ok(()) }),
+        field!("nodes", [Run("nodes")], |cells, run| { run.nodes = cells.get::<Option<u32>>(0)?.unwrap_or(0); Ok(()) }),
+        RunField::text(RunRowKey::nodelist, Run("nodelist")),
+        field!("cpus", [Run("cpus")], |cells, run| { run.cpus = cells.get::<Option<u32>>(0)?.unwrap_or(0); Ok(()) }),
+        field!("mem_bytes", [Run("mem_bytes")], |cells, run| { run.mem_bytes = cells.get::<Option<u64>>(0)?.unwrap_or(0); Ok(()) }),
+        field!("gpus" "gpu_count", [Run("gpus")], |cells, run| {
+            let gpus: BTreeMap<String, u64> = match cells.text(0)? {
+                "" | "{}" => return Ok(()),
+                text => serde_json::from_str(text)?,
+            };
+            (run.gpu_count, run.gpus) = (gpus.values().sum::<u64>() as f64 / 1000.0, gpus_text(&gpus));
+            Ok(())
+        }),
+        field!("cpu_time_secs", [Run("cpu_micros")], |cells, run| { run.cpu_time_secs = cpu_time_secs(cells.get(0)?); Ok(()) }),
+        field!("peak_memory_bytes", [Run("peak_bytes")], |cells, run| {
+            run.peak_memory_bytes = cells.get::<Option<u64>>(0)?.unwrap_or(0);
+            Ok(())
+        }),
+        field!("cpu_percent", [SPAN[0], SPAN[1], SPAN[2], SPAN[3], Run("cpu_micros"), Run("cpus")], |cells, run| {
+            let cpus: Option<u32> = cells.get(5)?;
+            run.cpu_percent = percent(cpu_time_secs(cells.get(4)?), cells.elapsed_secs()? as f64 * f64::from(cpus.unwrap_or(0)));
+            Ok(())
+        }),
+        field!("mem_percent", [Run("peak_bytes"), Run("nodes"), Run("mem_bytes")], |cells, run| {
+            let number = |position| Ok::<_, rusqlite::Error>(cells.get::<Option<u64>>(position)?.unwrap_or(0) as f64);
+            // The peak is that of the node with the most.
+            run.mem_percent = percent(number(0)? * number(1)?, number(2)?);
+            Ok(())
+        }),
+        RunField::text(RunRowKey::work_dir, Spec("work_dir")),
+        RunField::text(RunRowKey::comment, Spec("comment")),
+        field!("tags", [Spec("tags")], |cells, run| {
+            run.tags = match cells.text(0)? {
+                "" | "[]" => return Ok(()),
+                text => serde_json::from_str(text)?,
+            };
+            Ok(())
+        }),
+        field!("class", [Run("class")], |cells, run| { run.class = cells.get(0)?; Ok(()) }),
+        field!("lost_gpu_secs", [Run("lost_gpu_secs")], |cells, run| { run.lost_gpu_secs = cells.get::<Option<u64>>(0)?.unwrap_or(0); Ok(()) }),
+        // One after the other: nothing else needs them.
+        field!("gpu_use", [Run("gpu_sampled_ms"), Run("gpu_idle_ms"), Run("gpu_busy_percent_ms"), Run("gpu_busy_told_ms"), Run("gpu_memory_percent_ms"),
+            Run("gpu_memory_told_ms"), Run("gpu_memory_peak_bytes"), Run("gpu_power_peak_mw"), Run("gpu_temperature_peak_c"), Run("gpu_energy_mj"),
+            Run("gpu_nvlink_kib"), Run("gpu_pcie_kib"), Run("gpu_slowed_ms")], |cells, run| {
+            run.gpu_use = gpu_use::read(cells.row, cells.at[0])?.as_ref().map(GpuUseRow::from);
+            Ok(())
+        }),
+        field!("gpu_uuids", [Run("gpu_uuids")], |cells, run| { run.gpu_uuids = cells.list(0)?; Ok(()) }),
+        field!("gpu_events", [Run("gpu_events")], |cells, run| { run.gpu_events = cells.list(0)?; Ok(()) }),
+        field!("cancelled_by", [FieldSource::Cancelled], |cells, run| {
+            let document: Option<Vec<u8>> = cells.get(0)?;
+            run.cancelled_by = document.map(|document| read::<CancelledDocument>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
+            Ok(())
+        }),
+    ]
+}
 
 fn cpu_time_secs(micros: Option<i64>) -> f64 {
     micros.unwrap_or(0) as f64 / 1e6
@@ -369,7 +420,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_row_is_read_from_somewhere() {
-        let full = RunRow {
+        let full: RunRow = RunRow {
             array_id: Some(1),
             array_index: Some(1),
             time_limit_secs: Some(1),
@@ -393,7 +444,7 @@ mod tests {
         assert_eq!(
             FIELDS
                 .iter()
-                .flat_map(|field| field.keys)
+                .flat_map(|field| &field.keys)
                 .copied()
                 .collect::<BTreeSet<&str>>(),
             keys
