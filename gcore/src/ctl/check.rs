@@ -36,7 +36,7 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
             found.push(format!("run {} has shares without members", run.id));
         }
         for (share, member) in run.allocation.iter().zip(&run.members) {
-            let Some(node) = state.nodes.get(share.node) else {
+            let Some(node) = state.node(share.node) else {
                 if !member.is_clean() {
                     found.push(format!(
                         "run {} holds part of unknown node {}",
@@ -68,8 +68,7 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
     }
     for (id, given) in cpus {
         let has = state
-            .nodes
-            .get(id)
+            .node(id)
             .map_or(0, |node| u64::from(node.inventory.cpus));
         if given > has {
             found.push(format!("node {id} has {has} CPUs and gave out {given}"));
@@ -87,7 +86,7 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
 
 fn jobs_and_runs_agree(state: &State, found: &mut Vec<String>) {
     for job in state.jobs.values() {
-        let live = job.live_run().and_then(|run| state.runs.get(run));
+        let live = job.live_run().and_then(|run| state.run(run));
         let active = matches!(
             job.state,
             JobState::Running | JobState::Completing | JobState::Suspended
@@ -104,7 +103,7 @@ fn jobs_and_runs_agree(state: &State, found: &mut Vec<String>) {
     }
     for run in state.runs.values() {
         if run.outcome.is_none() {
-            let owner = state.jobs.get(run.id.job).and_then(|job| job.live_run());
+            let owner = state.job(run.id.job).and_then(|job| job.live_run());
             if owner != Some(run.id) {
                 found.push(format!(
                     "run {} has no outcome and is not its job's",

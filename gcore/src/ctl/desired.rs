@@ -8,13 +8,13 @@ use gmodel::{Fence, NodeId};
 /// to be stopped: so a node that never heard of it answers, and its share comes back, whatever older orders
 /// are still on their way.
 pub fn desired(state: &State, id: NodeId) -> DesiredState {
-    let Some(node) = state.nodes.get(id) else {
+    let Some(node) = state.node(id) else {
         return DesiredState::default();
     };
     let runs = node
         .runs
         .iter()
-        .filter_map(|run| state.runs.get(*run))
+        .filter_map(|run| state.run(*run))
         .filter_map(|run| Some((run, run.member(id).filter(|member| !member.is_clean())?)))
         .map(|(run, member)| desired_run(state, run, member, id))
         .collect();

@@ -23,19 +23,19 @@ impl Tx<'_> {
     }
 
     pub fn job(&self, id: JobId) -> Option<&Job> {
-        self.state.jobs.get(id)
+        self.state.job(id)
     }
 
     pub fn array(&self, id: JobId) -> Option<&Array> {
-        self.state.arrays.get(id)
+        self.state.array(id)
     }
 
     pub fn run(&self, id: RunId) -> Option<&Run> {
-        self.state.runs.get(id)
+        self.state.run(id)
     }
 
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.state.nodes.get(id)
+        self.state.node(id)
     }
 }
 

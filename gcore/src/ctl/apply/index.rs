@@ -6,7 +6,7 @@ use gmodel::{JobId, JobSpec, JobState, NodeId, RunId, Timestamp};
 
 /// After a node's link or deadline changed.
 pub(crate) fn watch(state: &mut State, id: NodeId) {
-    let node = state.nodes.get(id);
+    let node = state.node(id);
     if node.is_some_and(Node::has_deadline) {
         state.index.watched.insert(id);
     } else {

@@ -86,8 +86,7 @@ pub(crate) fn submitted(
 /// A task gets a record of its own.
 pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
     let waits = state
-        .arrays
-        .get(array)
+        .array(array)
         .and_then(|array| readiness::of_task(state, array, position));
     let array = array_mut(state, array);
     let holds = array.holds_of(position).to_vec();
@@ -248,10 +247,7 @@ pub(crate) fn updated(state: &mut State, id: JobId, change: &JobChange) {
         state.index.tally.remove(&before, 1);
         state.index.tally.add(&after, 1);
     }
-    let job = state
-        .jobs
-        .get(id)
-        .filter(|job| job.state == JobState::Pending);
+    let job = state.job(id).filter(|job| job.state == JobState::Pending);
     if let Some((spec, limit_secs, submitted)) =
         job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted))
     {

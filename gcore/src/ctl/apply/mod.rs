@@ -328,8 +328,7 @@ fn tell_of_windows(state: &mut State, before: &Reservations) {
     let differs = |name: &str| before.get(name) != state.policy.reservations.get(name);
     let is_in = |run: &&Run| {
         state
-            .jobs
-            .get(run.id.job)
+            .job(run.id.job)
             .and_then(|job| asked(&job.spec))
             .is_some_and(differs)
     };

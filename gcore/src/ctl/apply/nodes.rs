@@ -234,8 +234,7 @@ pub(crate) fn struck(state: &mut State, id: NodeId, strike: &Strike) {
 /// The planner runs again when the node's pause is over.
 pub(crate) fn index_pause(state: &mut State, id: NodeId) {
     let until = state
-        .nodes
-        .get(id)
+        .node(id)
         .and_then(|node| node::pause::paused(node, Timestamp(i64::MIN)))
         .map(|(until, _)| until);
     state.index.not_yet.extend(until.map(|at| (at, JobId(0))));

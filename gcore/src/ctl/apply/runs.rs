@@ -164,8 +164,7 @@ pub(crate) fn reported(
 /// until then.
 fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
     let goes_on = state
-        .runs
-        .get(id)
+        .run(id)
         .is_some_and(|run| run.members.len() > 1 && run.outcome.is_none());
     let job = state
         .jobs
@@ -247,7 +246,7 @@ fn failures(run: &Run, outcome: &Outcome, ran_millis: i64, at: Timestamp) -> Vec
 }
 
 fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
-    let run = state.runs.get(id).expect("run exists");
+    let run = state.run(id).expect("run exists");
     let ran_millis = outcome
         .started
         .map_or(0, |started| outcome.ended.since_millis(started));
@@ -325,18 +324,13 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
         index_begin(state, id.job, submitted, eligible, &spec);
         index_deadline(state, id.job, &spec, limit_secs);
-        let job = state
-            .jobs
-            .get(id.job)
-            .expect("it was there just now")
-            .clone();
+        let job = state.job(id.job).expect("it was there just now").clone();
         index_tries(state, &job);
     } else {
         job.state = outcome.state;
         job.past.ended = Some(outcome.ended);
         let by = state
-            .runs
-            .get(id)
+            .run(id)
             .and_then(|run| run.stop.as_ref())
             .map(|stop| stop.by.clone());
         let job = job_mut(state, id.job);

@@ -21,8 +21,7 @@ pub(crate) fn stopping(state: &mut State, id: RunId, stop: &Stop) {
 
 pub(crate) fn unneeded(state: &mut State, id: RunId, for_job: JobId, called_back: bool) {
     let whom = state
-        .jobs
-        .get(for_job)
+        .job(for_job)
         .map_or(for_job.to_string(), Job::shown_id);
     let run = state
         .runs

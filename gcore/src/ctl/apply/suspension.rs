@@ -15,7 +15,7 @@ pub(crate) fn resumed(state: &mut State, id: RunId, at: Timestamp) {
         run.suspended_millis = run.suspended_by(at);
         run.suspension = None;
     }
-    let script_ended = state.runs.get(id).is_some_and(|run| {
+    let script_ended = state.run(id).is_some_and(|run| {
         run.members
             .first()
             .is_some_and(|member| member.end().is_some())

@@ -16,7 +16,7 @@ pub(crate) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
     let Some(started) = outcome.started else {
         return;
     };
-    let Some(run) = state.runs.get(id) else {
+    let Some(run) = state.run(id) else {
         return;
     };
     let stood_still = i64::try_from(run.suspended_by(outcome.ended)).unwrap_or(0);
@@ -44,7 +44,7 @@ pub(crate) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
 }
 
 fn rate_of(state: &State, id: JobId, shares: &[NodeShare]) -> Option<(String, String, Rate)> {
-    let spec = &state.jobs.get(id)?.spec;
+    let spec = &state.job(id)?.spec;
     let config = &state.config.scheduler.fair_share;
     let factor = state
         .policy
@@ -52,7 +52,7 @@ fn rate_of(state: &State, id: JobId, shares: &[NodeShare]) -> Option<(String, St
         .get(&spec.qos)
         .map_or(1000, |qos| qos.usage_factor_milli);
     let gpu_type = |node: NodeId, slot: GpuSlot| {
-        let gpu = state.nodes.get(node)?.gpus.get(usize::from(slot.0))?;
+        let gpu = state.node(node)?.gpus.get(usize::from(slot.0))?;
         Some(gpu.info.gpu_type.as_str())
     };
     let rate = Rate::of(shares, gpu_type, config, factor);

@@ -254,14 +254,10 @@ fn program_for(
     let own = &terms.program;
     let wants_way = own.program == BUILTIN
         && (own.checks.is_empty() || own.checks.iter().any(|check| check == "copy"));
-    let peer = state
-        .nodes
-        .get(node)
-        .filter(|_| wants_way)
-        .and_then(|node| {
-            let gpu = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid)?;
-            peer_for(state, terms, node, gpu, now)
-        });
+    let peer = state.node(node).filter(|_| wants_way).and_then(|node| {
+        let gpu = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid)?;
+        peer_for(state, terms, node, gpu, now)
+    });
     GpuAction::Check(CheckProgram {
         peer: peer.unwrap_or_default(),
         ..terms.program.clone()
@@ -332,7 +328,7 @@ fn is_checkable(gpu: &GpuEntry) -> bool {
 }
 
 fn held_slots(state: &State, node: &Node) -> BTreeSet<GpuSlot> {
-    let runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
+    let runs = node.runs.iter().filter_map(|run| state.run(*run));
     let shares = runs.flat_map(|run| run.allocation.iter().zip(&run.members));
     let here = shares.filter(|(share, member)| share.node == node.id && !member.is_clean());
     here.flat_map(|(share, _)| share.gpus.slots()).collect()

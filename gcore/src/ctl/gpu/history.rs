@@ -133,7 +133,7 @@ fn emit_notes(tx: &mut Tx, id: NodeId, notes: Vec<HistoryNote>) {
 fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> HistoryNote {
     let from = from.filter(|from| gpu::missing::was_sick(state, *from, &info.uuid));
     let name = from
-        .and_then(|from| state.nodes.get(from))
+        .and_then(|from| state.node(from))
         .map(|node| node.name.as_str());
     let (kind, text) = match name {
         Some(from) => (

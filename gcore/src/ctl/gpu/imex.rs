@@ -44,7 +44,7 @@ pub fn imex_channel(state: &State, run: &Run, node: NodeId) -> Option<u32> {
 
 /// The fabric as the node reports it: a channel reaches no further.
 fn domain(state: &State, node: NodeId) -> Option<&str> {
-    let node = state.nodes.get(node)?;
+    let node = state.node(node)?;
     Some(node.inventory.nvlink_domain.as_str()).filter(|domain| !domain.is_empty())
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn holder(state: &State, node: &Node, uuid: &str) -> Option<RunId> {
                 .slots()
                 .any(|slot| node.board_at(slot) == Some(uuid))
     };
-    let mut runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
+    let mut runs = node.runs.iter().filter_map(|run| state.run(*run));
     let holds = runs.find(|run| {
         let mut shares = run.allocation.iter().zip(&run.members);
         shares.any(|(share, member)| !member.is_clean() && is_of(share))
@@ -402,10 +402,7 @@ mod tests {
         assert_eq!(pool.order(), None);
         pool.pass();
         let run = pool.running()[0];
-        assert_eq!(
-            pool.state.runs.get(run).unwrap().allocation[0].gpus.milli(),
-            500
-        );
+        assert_eq!(pool.state.run(run).unwrap().allocation[0].gpus.milli(), 500);
         pool.end(run);
         pool.pass();
         assert_eq!(pool.order(), None, "it was cut a moment ago");
@@ -416,7 +413,7 @@ mod tests {
         pool.was_cut(number, 0);
         pool.pass();
         assert_eq!(
-            pool.state.runs.get(pool.running()[0]).unwrap().allocation[0]
+            pool.state.run(pool.running()[0]).unwrap().allocation[0]
                 .gpus
                 .milli(),
             1000

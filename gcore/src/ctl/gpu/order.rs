@@ -236,6 +236,6 @@ mod tests {
                 .contains("node1 has no GPU GPU-x")
         );
         assert!(text(order(&mut state, true, "GPU-a", quarantine(" "))).contains("--reason"));
-        assert!(state.nodes.get(NODE).unwrap().gpu_work.orders.is_empty());
+        assert!(state.node(NODE).unwrap().gpu_work.orders.is_empty());
     }
 }

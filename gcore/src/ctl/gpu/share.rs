@@ -82,7 +82,7 @@ fn held_on<'a>(
     state: &'a State,
     node: &'a Node,
 ) -> impl Iterator<Item = (u16, RunId, &'a GpuPart)> {
-    let runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
+    let runs = node.runs.iter().filter_map(|run| state.run(*run));
     runs.flat_map(move |run| {
         let here = run
             .allocation

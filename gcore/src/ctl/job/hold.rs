@@ -105,7 +105,7 @@ fn owner_name(tx: &Tx, array: JobId) -> String {
 
 /// Whether tasks are held without records of their own.
 fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
-    !is_one_task(target) && state.arrays.get(array).is_some_and(Array::has_room_apart)
+    !is_one_task(target) && state.array(array).is_some_and(Array::has_room_apart)
 }
 
 /// Holds tasks without records that have no hold of the mark's owner yet.
@@ -238,7 +238,7 @@ fn release_array(tx: &mut Tx, actor: &Actor, array: JobId, target: &Target) -> R
 
 /// Whether any of some untouched tasks is held.
 fn is_held(state: &State, array: JobId, positions: &RangeSet) -> bool {
-    state.arrays.get(array).is_some_and(|array| {
+    state.array(array).is_some_and(|array| {
         array
             .by_holds(positions)
             .iter()

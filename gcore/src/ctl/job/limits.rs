@@ -366,7 +366,7 @@ impl LimitUsage {
         for (share, _) in members.filter(|(_, member)| !member.is_settled()) {
             self.cpus += share.cpus;
             self.nodes += 1;
-            let node = state.nodes.get(share.node);
+            let node = state.node(share.node);
             for grant in &share.gpus.0 {
                 let gpu = node.and_then(|node| node.gpus.get(usize::from(grant.slot.0)));
                 let kind = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
@@ -410,7 +410,7 @@ impl LimitUsage {
 fn check_running(state: &State, found: &mut Vec<String>) {
     let mut running: BTreeMap<String, LimitUsage> = BTreeMap::new();
     for run in state.runs.values().filter(|run| run.outcome.is_none()) {
-        let Some(job) = state.jobs.get(run.id.job) else {
+        let Some(job) = state.job(run.id.job) else {
             continue;
         };
         let Some(partition) = state.config.partition(&job.spec.partition) else {

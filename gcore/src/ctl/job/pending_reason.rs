@@ -117,23 +117,21 @@ fn tell(tx: &mut Tx, all: Vec<NewReason>) {
 fn nomination_of(state: &State, who: EntryId) -> Option<&Nomination> {
     match who {
         EntryId::Job(id) => state
-            .jobs
-            .get(id)
+            .job(id)
             .filter(|job| job.state == JobState::Pending)?
             .nomination
             .as_ref(),
-        EntryId::Array(id) => state.arrays.get(id)?.nomination.as_ref(),
+        EntryId::Array(id) => state.array(id)?.nomination.as_ref(),
     }
 }
 
 fn reason_of(state: &State, who: EntryId) -> Option<&Reason> {
     match who {
         EntryId::Job(id) => state
-            .jobs
-            .get(id)
+            .job(id)
             .filter(|job| job.state == JobState::Pending)
             .map(|job| &job.reason),
-        EntryId::Array(id) => state.arrays.get(id).map(|array| &array.reason),
+        EntryId::Array(id) => state.array(id).map(|array| &array.reason),
     }
 }
 

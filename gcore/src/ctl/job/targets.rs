@@ -73,9 +73,9 @@ pub(crate) fn few_are_split(
 pub(crate) fn find(state: &State, actor: &Actor, target: &Target) -> Result<TargetRecord, Refusal> {
     let found = locate(state, target)?;
     let owner = match &found {
-        TargetRecord::Job(id) => state.jobs.get(*id).map(|job| &job.spec),
+        TargetRecord::Job(id) => state.job(*id).map(|job| &job.spec),
         TargetRecord::Array(id) | TargetRecord::Untouched { array: id, .. } => {
-            state.arrays.get(*id).map(|array| &array.spec)
+            state.array(*id).map(|array| &array.spec)
         }
         TargetRecord::Over => None,
     };
@@ -128,7 +128,7 @@ fn locate(state: &State, target: &Target) -> Result<TargetRecord, Refusal> {
             array: id,
             ref indices,
         } => {
-            let array = state.arrays.get(id).ok_or_else(unknown)?;
+            let array = state.array(id).ok_or_else(unknown)?;
             let positions = array.tasks.positions_of(indices);
             if positions.is_empty() {
                 return Err(no_task(array, &indices.to_string()));
@@ -136,7 +136,7 @@ fn locate(state: &State, target: &Target) -> Result<TargetRecord, Refusal> {
             untouched(array, positions).ok_or_else(unknown)
         }
         Target::Task { array: id, index } => {
-            let array = state.arrays.get(id).ok_or_else(unknown)?;
+            let array = state.array(id).ok_or_else(unknown)?;
             let Some(position) = array.tasks.position(index) else {
                 return Err(no_task(array, &index.to_string()));
             };
@@ -180,7 +180,7 @@ fn of_one_kind(state: &State, target: &Target) -> Vec<Target> {
     let Target::Tasks { array: id, indices } = target else {
         return vec![target.clone()];
     };
-    let Some(array) = state.arrays.get(*id) else {
+    let Some(array) = state.array(*id) else {
         return vec![target.clone()];
     };
     let mut left = array.tasks.positions_of(indices);
@@ -240,9 +240,9 @@ pub(crate) fn recorded_jobs(state: &State, found: TargetRecord) -> Vec<JobId> {
 
 /// The runs of jobs that have not ended.
 pub(crate) fn live_runs(state: &State, jobs: &[JobId]) -> Vec<RunId> {
-    let live = jobs.iter().filter_map(|id| state.jobs.get(*id)?.live_run());
+    let live = jobs.iter().filter_map(|id| state.job(*id)?.live_run());
     let is_open = |run: &RunId| {
-        let run = state.runs.get(*run);
+        let run = state.run(*run);
         run.is_some_and(|run| run.outcome.is_none())
     };
     live.filter(is_open).collect()
@@ -250,10 +250,7 @@ pub(crate) fn live_runs(state: &State, jobs: &[JobId]) -> Vec<RunId> {
 
 /// All records of an array's tasks.
 pub(crate) fn own_tasks(state: &State, array: JobId) -> Vec<JobId> {
-    let len = state
-        .arrays
-        .get(array)
-        .map_or(0, |array| u64::from(array.len()));
+    let len = state.array(array).map_or(0, |array| u64::from(array.len()));
     let tasks = state.jobs.range(array.0, array.0 + len);
     tasks
         .filter(|(_, job)| job.task.is_some_and(|t| t.array == array))

@@ -124,7 +124,7 @@ impl<'a> PreviousRequest<'a> {
     fn of(state: &'a State, found: &TargetRecord) -> Option<Self> {
         match found {
             TargetRecord::Job(id) => {
-                let job = state.jobs.get(*id).expect("found");
+                let job = state.job(*id).expect("found");
                 Some(Self {
                     spec: &job.spec,
                     limit_secs: state.limit_in_force(job),
@@ -134,7 +134,7 @@ impl<'a> PreviousRequest<'a> {
                 })
             }
             TargetRecord::Array(id) | TargetRecord::Untouched { array: id, .. } => {
-                let array = state.arrays.get(*id).expect("found");
+                let array = state.array(*id).expect("found");
                 let tasks = if matches!(found, TargetRecord::Array(_)) {
                     array.pending.len()
                 } else {
@@ -449,10 +449,7 @@ struct Dependant {
 fn dependants(state: &State, found: &TargetRecord) -> Vec<Dependant> {
     let mut all = Vec::new();
     let own = |id: JobId| {
-        let job = state
-            .jobs
-            .get(id)
-            .filter(|job| job.state == JobState::Pending)?;
+        let job = state.job(id).filter(|job| job.state == JobState::Pending)?;
         Some(Dependant {
             id: EntryId::Job(id),
             spec: job.spec.clone(),
@@ -465,7 +462,7 @@ fn dependants(state: &State, found: &TargetRecord) -> Vec<Dependant> {
             array,
             ref positions,
         } => {
-            let array = state.arrays.get(array).expect("found");
+            let array = state.array(array).expect("found");
             for position in positions.iter() {
                 let (id, index) = (
                     array.task_id(position),
@@ -484,7 +481,7 @@ fn dependants(state: &State, found: &TargetRecord) -> Vec<Dependant> {
             }
         }
         TargetRecord::Array(id) => {
-            let array = state.arrays.get(id).expect("found");
+            let array = state.array(id).expect("found");
             all.push(Dependant {
                 id: EntryId::Array(id),
                 spec: array.spec.clone(),

@@ -130,7 +130,7 @@ fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
 /// The run is unknown, and its job is unknown or still pending with fewer attempts.
 fn may_adopt(tx: &Tx, node: NodeId, run: RunId, order: &LaunchOrder) -> bool {
     let state = &tx.state;
-    match (state.runs.get(run), state.jobs.get(run.job)) {
+    match (state.run(run), state.job(run.job)) {
         // Another node of the run brought it.
         (Some(known), _) => {
             known.adopted && known.outcome.is_none() && known.member(node).is_none()
@@ -418,9 +418,9 @@ mod tests {
                 started: Timestamp::from_secs(990),
             },
         );
-        let job = state.jobs.get(run.job).unwrap();
+        let job = state.job(run.job).unwrap();
         assert_eq!((job.state, &*job.spec.name), (JobState::Running, "train"));
-        let node = state.nodes.get(NODE).unwrap();
+        let node = state.node(NODE).unwrap();
         assert_eq!(
             state.free_on(node).gpu_milli,
             [1000, 0],
@@ -441,7 +441,7 @@ mod tests {
                 report: NodeReport::Runs { runs },
             },
         );
-        assert_eq!(state.jobs.get(run.job).unwrap().state, JobState::Completed);
+        assert_eq!(state.job(run.job).unwrap().state, JobState::Completed);
         assert!(state.runs.is_empty());
     }
 
@@ -472,7 +472,7 @@ mod tests {
                 started: Timestamp::from_secs(990),
             },
         );
-        let job = state.jobs.get(id).unwrap();
+        let job = state.job(id).unwrap();
         assert_eq!(
             (job.state, job.attempts, &*job.spec.user.name),
             (JobState::Running, 2, "ada")
@@ -529,7 +529,7 @@ mod tests {
             forged(&mut state, fence);
             assert!(state.jobs.is_empty() && state.runs.is_empty());
             assert_eq!((state.incarnation, state.next_job), before, "{fence:?}");
-            let node = state.nodes.get(NODE).unwrap();
+            let node = state.node(NODE).unwrap();
             assert!(
                 !node.is_available()
                     && node.drains.len() == 1
@@ -550,12 +550,12 @@ mod tests {
                     report: obeyed,
                 },
             );
-            assert!(state.nodes.get(NODE).unwrap().obeyed <= state.seq.0);
+            assert!(state.node(NODE).unwrap().obeyed <= state.seq.0);
         }
         // With a fence that was given it works again.
         let fence = state.newest_fence();
         forged(&mut state, fence);
-        assert!(state.nodes.get(NODE).unwrap().is_available());
+        assert!(state.node(NODE).unwrap().is_available());
         assert_eq!((state.runs.len(), state.next_job), (0, before.1));
     }
 
@@ -648,7 +648,7 @@ mod tests {
             },
         );
         bring(&mut state, RunId::new(id, 2), running());
-        assert_eq!(state.jobs.get(id).unwrap().state, JobState::Pending);
+        assert_eq!(state.job(id).unwrap().state, JobState::Pending);
     }
 
     #[test]
@@ -680,7 +680,7 @@ mod tests {
             (incarnation, next_job),
             "beyond what restores can have made"
         );
-        assert!(!state.nodes.get(NODE).unwrap().is_available());
+        assert!(!state.node(NODE).unwrap().is_available());
         let mut state = restored();
         give(
             &mut state,
@@ -759,7 +759,7 @@ mod tests {
             ..gsched::Plan::default()
         };
         give(&mut state, Input::Plan { plan });
-        let job = state.jobs.get(id).unwrap();
+        let job = state.job(id).unwrap();
         assert_eq!(
             (job.live_run(), job.restarts()),
             (Some(RunId::new(id, 1)), 0)

@@ -328,8 +328,8 @@ struct UseLimits {
 
 impl UseLimits {
     fn of(state: &State, node: NodeId, run: RunId, now: Timestamp) -> Self {
-        let placed = state.runs.get(run).map_or(now, |run| run.placed);
-        let (cpus, gpus) = state.nodes.get(node).map_or((1, 1), |node| {
+        let placed = state.run(run).map_or(now, |run| run.placed);
+        let (cpus, gpus) = state.node(node).map_or((1, 1), |node| {
             (u64::from(node.inventory.cpus), node.gpus.len() as u64)
         });
         let millis = u64::try_from(now.since_millis(placed))

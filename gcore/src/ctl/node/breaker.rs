@@ -19,7 +19,7 @@ pub(crate) const WINDOW_SECS: i64 = 3600;
 /// Whether each partition of the node stays within its bound with this loss. A loss that is already counted
 /// costs nothing more while the bound is kept.
 pub(crate) fn allows(state: &State, id: NodeId, loss: Loss<'_>, now: Timestamp) -> bool {
-    let Some(node) = state.nodes.get(id) else {
+    let Some(node) = state.node(id) else {
         return false;
     };
     let taken = HourlyLoss::within_the_hour(state, now);
@@ -37,7 +37,7 @@ pub(crate) fn allows(state: &State, id: NodeId, loss: Loss<'_>, now: Timestamp) 
             .count() as u64;
         let gone: u64 = taken
             .nodes()
-            .filter_map(|id| state.nodes.get(id))
+            .filter_map(|id| state.node(id))
             .filter(|node| holds(partition, node))
             .map(|node| taken.of(node))
             .sum();
@@ -63,7 +63,7 @@ pub fn open_breakers(state: &State, now: Timestamp) -> Vec<(String, u64, u64)> {
     let open = |partition: &Partition| {
         let gone = taken
             .nodes()
-            .filter_map(|id| state.nodes.get(id))
+            .filter_map(|id| state.node(id))
             .filter(|node| holds(partition, node))
             .map(|node| taken.of(node))
             .sum();

@@ -123,15 +123,13 @@ pub(crate) fn next_emptying(state: &State) -> Option<Timestamp> {
 /// Runs on a node without an order to stop.
 pub(crate) fn staying(state: &State, node: NodeId) -> Vec<RunId> {
     let held = state
-        .nodes
-        .get(node)
+        .node(node)
         .into_iter()
         .flat_map(|node| &node.runs)
         .copied();
     held.filter(|run| {
         state
-            .runs
-            .get(*run)
+            .run(*run)
             .is_some_and(|run| run.stop.is_none() && run.outcome.is_none())
     })
     .collect()

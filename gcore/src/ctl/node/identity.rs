@@ -19,11 +19,11 @@ const MAX_WORDS: usize = 1000;
 
 /// Whether runs may go on at the node: neither over nor written off.
 pub fn has_open_runs(state: &State, id: NodeId) -> bool {
-    let Some(node) = state.nodes.get(id) else {
+    let Some(node) = state.node(id) else {
         return false;
     };
     node.runs.iter().any(|run| {
-        let member = state.runs.get(*run).and_then(|run| run.member(id));
+        let member = state.run(*run).and_then(|run| run.member(id));
         member.is_some_and(|member| !member.is_settled() && !member.is_ended())
     })
 }

@@ -77,11 +77,11 @@ fn in_the_way<'a>(
         .values()
         .filter(move |node| covers(state, one, node));
     let on_node = nodes.flat_map(move |node| {
-        let runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
+        let runs = node.runs.iter().filter_map(|run| state.run(*run));
         runs.filter(move |run| stays(run) && runs_into(state, run, node.id, one, (begins, begins)))
     });
     on_node.map(move |run| {
-        let job = state.jobs.get(run.id.job);
+        let job = state.job(run.id.job);
         let checkpoint = job
             .and_then(|job| checkpoint_of(state, &job.spec))
             .map_or(0, |checkpoint| checkpoint.grace_secs);

@@ -152,10 +152,7 @@ impl Mirror {
             };
         });
         for id in changed {
-            let job = state
-                .jobs
-                .get(id)
-                .filter(|job| job.state == JobState::Pending);
+            let job = state.job(id).filter(|job| job.state == JobState::Pending);
             self.put(
                 picture,
                 EntryId::Job(id),
@@ -165,8 +162,7 @@ impl Mirror {
         // Arrays are few, and depend on their tasks.
         let over = |id: &&JobId| {
             state
-                .arrays
-                .get(**id)
+                .array(**id)
                 .is_none_or(|array| array.pending.is_empty())
         };
         for id in self.arrays.iter().filter(over).copied().collect::<Vec<_>>() {
@@ -245,14 +241,9 @@ impl Mirror {
         self.preparing.extend(
             changed
                 .iter()
-                .filter(|id| state.runs.get(**id).is_some_and(is_preparing)),
+                .filter(|id| state.run(**id).is_some_and(is_preparing)),
         );
-        let entry = |id: &RunId| {
-            state
-                .runs
-                .get(*id)
-                .and_then(|run| running_run(state, run, now))
-        };
+        let entry = |id: &RunId| state.run(*id).and_then(|run| running_run(state, run, now));
         if changed.len() <= FEW_RUNS {
             for id in changed {
                 match (
@@ -304,14 +295,7 @@ impl Mirror {
         });
         for id in std::mem::take(&mut self.paused) {
             let at = picture.place_of(id);
-            changed.extend(
-                at.zip(
-                    state
-                        .nodes
-                        .get(id)
-                        .filter(|node| node.role == Role::Compute),
-                ),
-            );
+            changed.extend(at.zip(state.node(id).filter(|node| node.role == Role::Compute)));
             ids.push(id);
         }
         if others {

@@ -97,9 +97,7 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
 
 pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
-    let room = job
-        .task
-        .and_then(|task| room_of(state.arrays.get(task.array)?));
+    let room = job.task.and_then(|task| room_of(state.array(task.array)?));
     let mut avoid: Vec<NodeId> = job
         .past
         .node_failures
@@ -123,9 +121,7 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
             positions: None,
             room,
             array: job.task.filter(|_| room.is_some()).map(|task| task.array),
-            cap: job
-                .task
-                .and_then(|task| cap_of(state.arrays.get(task.array)?)),
+            cap: job.task.and_then(|task| cap_of(state.array(task.array)?)),
             dependency: dependency::reason::reason(state, job.waits.as_deref()),
             preempted: job.past.preempted,
             nomination: job.nomination.clone(),
@@ -140,8 +136,7 @@ fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<BarredNode> {
     let bar = |failure: &NodeFailure| {
         let until = failure.barred_until().filter(|until| *until > now)?;
         let node = state
-            .nodes
-            .get(failure.node)
+            .node(failure.node)
             .filter(|node| failure.at >= node.well_since)?;
         Some(BarredNode {
             node: node.id,
@@ -175,7 +170,7 @@ pub(crate) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
     if run.lends_cpus() {
         shares.iter_mut().for_each(|share| share.cpus = 0);
     }
-    let job = state.jobs.get(run.id.job)?;
+    let job = state.job(run.id.job)?;
     let from = run.started.or(run.go).unwrap_or(now);
     let partition = state.config.partition(&job.spec.partition);
     Some(RunningRun {

@@ -309,11 +309,10 @@ pub(crate) struct ReservationConflicts {
 
 impl ReservationConflicts {
     fn look(&mut self, state: &State, one: &Reservation, node: &Node, overlaps: &Overlaps) {
-        for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
+        for run in node.runs.iter().filter_map(|run| state.run(*run)) {
             if runs_into(state, run, node.id, one, overlaps.window) {
                 let shown = state
-                    .jobs
-                    .get(run.id.job)
+                    .job(run.id.job)
                     .map_or_else(|| run.id.job.to_string(), |job| job.shown_id());
                 self.jobs.insert(shown);
                 self.nodes.insert(node.name.clone());
@@ -382,7 +381,7 @@ pub(crate) fn gpus_are_free(
         // A GPU cut by MIG counts as one: it is held as far as its slices are.
         let board = |slot: u16| node.gpus.get(usize::from(slot)).map(|gpu| gpu.info.board());
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
-        for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
+        for run in node.runs.iter().filter_map(|run| state.run(*run)) {
             if !runs_into(state, run, node.id, one, window) {
                 continue;
             }
@@ -391,7 +390,7 @@ pub(crate) fn gpus_are_free(
                 *held
                     .entry(board(grant.slot.0).unwrap_or_default())
                     .or_default() += u64::from(grant.part.milli());
-                let job = state.jobs.get(run.id.job);
+                let job = state.job(run.id.job);
                 jobs.insert(job.map_or_else(String::new, |job| job.shown_id()));
             }
         }

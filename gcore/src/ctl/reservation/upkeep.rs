@@ -183,8 +183,7 @@ fn is_used(state: &State, one: &Reservation) -> bool {
         || one.draws()
             && of_nodes().any(|run| {
                 state
-                    .jobs
-                    .get(run.job)
+                    .job(run.job)
                     .is_some_and(|job| draws(state, one, &job.spec))
             })
 }

@@ -23,7 +23,7 @@ pub(crate) fn runs_into(
     one: &Reservation,
     window: Window,
 ) -> bool {
-    let Some(job) = state.jobs.get(run.id.job) else {
+    let Some(job) = state.job(run.id.job) else {
         return false;
     };
     let holds = run.member(node).is_some_and(|member| !member.is_clean());
@@ -96,7 +96,7 @@ pub(crate) fn drawing(
     allocation: &Allocation,
     now: Timestamp,
 ) -> Option<Box<str>> {
-    let spec = &state.jobs.get(job)?.spec;
+    let spec = &state.job(job)?.spec;
     let draws = |one: &&Reservation| {
         one.draws()
             && asked(spec).is_none()
@@ -106,8 +106,7 @@ pub(crate) fn drawing(
             && next(one, now).is_some_and(|window| window.0 <= now)
             && allocation.iter().any(|share| {
                 state
-                    .nodes
-                    .get(share.node)
+                    .node(share.node)
                     .is_some_and(|node| covers(state, one, node))
             })
     };
@@ -152,14 +151,13 @@ pub fn reservation_of(job: &Job) -> Option<&str> {
 /// Jobs run in it.
 pub(crate) fn is_left(state: &State, name: &str) -> Result<(), Refusal> {
     let is_of_it = |run: &&Run| {
-        let job = state.jobs.get(run.id.job);
+        let job = state.job(run.id.job);
         job.and_then(reservation_of)
             .is_some_and(|names| names.split(',').any(|one| one == name))
     };
     let shown = |run: &Run| {
         state
-            .jobs
-            .get(run.id.job)
+            .job(run.id.job)
             .map_or_else(|| run.id.job.to_string(), |job| job.shown_id())
     };
     let running: BTreeSet<String> = state.runs.values().filter(is_of_it).map(shown).collect();

@@ -27,8 +27,7 @@ pub(crate) fn declassify(tx: &mut Tx) {
     let quotas = state.policy.has_quotas();
     let is_outside = |run: &Run| {
         state
-            .jobs
-            .get(run.id.job)
+            .job(run.id.job)
             .is_some_and(|job| is_outside_quota(state, &job.spec))
     };
     let classed = state

@@ -26,7 +26,7 @@ pub struct IdleOrder {
 /// The calls that should be under way. A call by an earlier controller without an answer is repeated.
 pub fn idle_orders(state: &State) -> Vec<IdleOrder> {
     let order = |id: &RunId| {
-        let run = state.runs.get(*id).filter(|run| run.outcome.is_none())?;
+        let run = state.run(*id).filter(|run| run.outcome.is_none())?;
         let warned = run
             .idle
             .as_ref()?
@@ -34,8 +34,7 @@ pub fn idle_orders(state: &State) -> Vec<IdleOrder> {
             .as_ref()
             .filter(|warned| !warned.told)?;
         let policy = state
-            .jobs
-            .get(id.job)
+            .job(id.job)
             .and_then(|job| policy_of(state, job))
             .filter(|policy| policy.action.ends());
         let next = policy.map(|policy| {
@@ -79,7 +78,7 @@ pub(crate) fn is_watched(run: &Run) -> bool {
 }
 
 pub(crate) fn warning(state: &State, run: RunId) -> Option<&IdleWarning> {
-    state.runs.get(run)?.idle.as_ref()?.warned.as_ref()
+    state.run(run)?.idle.as_ref()?.warned.as_ref()
 }
 
 /// Idle spells of a run up to now, the present one included.
@@ -112,10 +111,7 @@ pub fn words(percent: u32, idle_secs: u32) -> String {
 
 /// How idle a run is and what follows, for listings; `None` if there is nothing to say.
 pub fn idle_words(state: &State, job: &Job) -> Option<String> {
-    let run = state
-        .runs
-        .get(job.live_run()?)
-        .filter(|run| is_watched(run))?;
+    let run = state.run(job.live_run()?).filter(|run| is_watched(run))?;
     let seen = state.memo.idle_seen.get(run.id)?;
     let warned = warning(state, run.id);
     let policy = policy_of(state, job);
@@ -169,12 +165,12 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
         .memo
         .idle_seen
         .keys()
-        .filter(|id| state.runs.get(*id).is_none_or(|run| run.outcome.is_some()))
+        .filter(|id| state.run(*id).is_none_or(|run| run.outcome.is_some()))
     {
         found.push(format!("run {id} is over and still watched for being idle"));
     }
     for id in &state.index.idle_untold {
-        if !state.runs.get(*id).is_some_and(Run::is_idle_untold) {
+        if !state.run(*id).is_some_and(Run::is_idle_untold) {
             found.push(format!(
                 "run {id} waits for the idle program and should not"
             ));

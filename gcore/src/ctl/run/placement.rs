@@ -214,8 +214,7 @@ fn still_fits(
     }
     for share in allocation {
         let node = state
-            .nodes
-            .get(share.node)
+            .node(share.node)
             .filter(|node| node.is_available() && node::pause::paused(node, now).is_none())?;
         let here = state.free_on(node);
         let gpus_free = share.gpus.0.iter().all(|grant| {

@@ -85,7 +85,7 @@ fn stop(tx: &mut Tx, preempt: Preempt, mode: PreemptMode, text: String) {
 
 /// Jobs for which runs are being ended already.
 fn served(state: &State) -> BTreeSet<JobId> {
-    let leaving = |run: RunId| state.runs.get(run).is_some_and(|run| !run.is_clean());
+    let leaving = |run: RunId| state.run(run).is_some_and(|run| !run.is_clean());
     state
         .index
         .making_room
@@ -149,7 +149,7 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
 
 /// Whether a job waits for nothing but resources.
 fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
-    if let Some(job) = state.jobs.get(id) {
+    if let Some(job) = state.job(id) {
         return job.state == JobState::Pending
             && job.holds.is_empty()
             && job.waits.is_none()
@@ -164,18 +164,16 @@ fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
 /// Whether a run can stand on a guarantee that another leaves: it runs, and goes on running.
 fn may_inherit(state: &State, run: RunId) -> bool {
     state
-        .runs
-        .get(run)
+        .run(run)
         .is_some_and(|run| run.stop.is_none() && run.outcome.is_none() && run.class.is_some())
 }
 
 /// How the run ends, if it may be preempted: it runs, and no stop order is open.
 fn mode_of(state: &State, preempt: &Preempt) -> Option<PreemptMode> {
     let run = state
-        .runs
-        .get(preempt.run)
+        .run(preempt.run)
         .filter(|run| run.stop.is_none() && run.outcome.is_none())?;
-    let job = state.jobs.get(run.id.job)?;
+    let job = state.job(run.id.job)?;
     let partition = state.config.partition(&job.spec.partition);
     let may_requeue = job.may_requeue(partition.is_none_or(|partition| partition.requeue));
     match preempt.mode {
@@ -189,7 +187,7 @@ fn mode_of(state: &State, preempt: &Preempt) -> Option<PreemptMode> {
 
 /// `for job 42 of bob (account vision): 8 of its 16 guaranteed GPUs`.
 fn words(state: &State, preempt: &Preempt) -> String {
-    let spec = match state.jobs.get(preempt.for_job) {
+    let spec = match state.job(preempt.for_job) {
         Some(job) => Some((job.shown_id(), &job.spec)),
         None => state.array_of(preempt.for_job).map(|(array, position)| {
             (
@@ -235,8 +233,7 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
             found.push(format!("run {} is preempted for no job", run.id));
         }
         let Some(job) = state
-            .jobs
-            .get(run.id.job)
+            .job(run.id.job)
             .filter(|_| run.placed > since && run.outcome.is_none())
         else {
             continue;

@@ -22,8 +22,8 @@ fn startable_run<'a>(state: &'a State, actor: &Actor, target: &Target) -> Result
         ))
     };
     let id = job_of(state, actor, target)?.ok_or_else(not_running)?;
-    let live = state.jobs.get(id).and_then(|job| job.live_run());
-    let run = live.and_then(|run| state.runs.get(run));
+    let live = state.job(id).and_then(|job| job.live_run());
+    let run = live.and_then(|run| state.run(run));
     // A script may start a step before its nodes have reported: they hold the step until they have started.
     run.filter(|run| run.stop.is_none() && run.outcome.is_none() && run.go.is_some())
         .ok_or_else(not_running)
@@ -92,8 +92,7 @@ pub(crate) fn start(
 fn held_tasks(state: &State, run: &Run) -> Vec<(String, u32)> {
     let name_of = |share: &NodeShare| {
         state
-            .nodes
-            .get(share.node)
+            .node(share.node)
             .map_or(String::new(), |node| node.name.clone())
     };
     run.allocation

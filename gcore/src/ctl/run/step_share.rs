@@ -259,7 +259,7 @@ impl Room {
             .gpus
             .as_ref()
             .and_then(|gpus| gpus.gpu_type.as_deref());
-        let node = state.nodes.get(part.node);
+        let node = state.node(part.node);
         let is_of_type = |name: &str, slot| {
             let known = node.and_then(|node| node.gpus.iter().find(|gpu| gpu.slot == slot));
             known.is_some_and(|gpu| gpu.info.gpu_type.eq_ignore_ascii_case(name))

@@ -47,7 +47,7 @@ pub(crate) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<R
     Ok(each(tx, targets, |tx, target| {
         let runs = runs_of(tx, actor, target)?;
         let state = &*tx.state;
-        let of = |run: &RunId| state.runs.get(*run).and_then(|run| run.suspension.as_ref());
+        let of = |run: &RunId| state.run(*run).and_then(|run| run.suspension.as_ref());
         let held: Vec<RunId> = runs
             .iter()
             .copied()
@@ -110,8 +110,7 @@ pub(crate) fn enter(tx: &mut Tx, resumes: Vec<RunId>) {
 pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     for run in state.runs.values().filter(|run| run.outcome.is_none()) {
         let job = state
-            .jobs
-            .get(run.id.job)
+            .job(run.id.job)
             .filter(|job| job.live_run() == Some(run.id));
         let shown = job.is_some_and(|job| job.state == JobState::Suspended);
         if run.suspension.is_some() != shown {

@@ -151,6 +151,22 @@ impl State {
             .map_or(at, |last| last.max(at))
     }
 
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(id)
+    }
+
+    pub fn array(&self, id: JobId) -> Option<&Array> {
+        self.arrays.get(id)
+    }
+
+    pub fn run(&self, id: RunId) -> Option<&Run> {
+        self.runs.get(id)
+    }
+
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id)
+    }
+
     /// The runs with a share on a node, or to be stopped there.
     pub(crate) fn runs_on(&self, node: NodeId) -> Vec<RunId> {
         let node = self.nodes.get(node);

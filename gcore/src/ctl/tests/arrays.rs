@@ -327,7 +327,7 @@ fn many_tasks_are_held_as_one_set() {
     );
     world.line("cancel 1_[100-39999] user=alice");
     world.line("release 1_[0-9] user=alice");
-    let array = world.state.arrays.get(JobId(1)).unwrap();
+    let array = world.state.array(JobId(1)).unwrap();
     assert_eq!(
         array
             .apart

@@ -135,8 +135,7 @@ impl Pool {
     fn answer(&mut self, node: u32, error: &str) {
         let orders = self
             .state
-            .nodes
-            .get(NodeId(node))
+            .node(NodeId(node))
             .unwrap()
             .gpu_work
             .orders
@@ -200,7 +199,7 @@ impl Pool {
     }
 
     fn drains(&self, node: u32) -> usize {
-        self.state.nodes.get(NodeId(node)).unwrap().drains.len()
+        self.state.node(NodeId(node)).unwrap().drains.len()
     }
 }
 
@@ -357,14 +356,7 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let (sick, well) = (fresh(&sick), fresh(&well));
     pool.nodes[1].extend([sick.clone(), well.clone()]);
     pool.report(2);
-    let orders = pool
-        .state
-        .nodes
-        .get(NodeId(2))
-        .unwrap()
-        .gpu_work
-        .orders
-        .clone();
+    let orders = pool.state.node(NodeId(2)).unwrap().gpu_work.orders.clone();
     let words: Vec<(String, GpuAction)> = orders
         .into_iter()
         .map(|order| (order.uuid, order.what))
@@ -416,8 +408,7 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
         }
         let orders: Vec<String> = pool
             .state
-            .nodes
-            .get(NodeId(2))
+            .node(NodeId(2))
             .unwrap()
             .gpu_work
             .orders
@@ -463,8 +454,7 @@ fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
     pool.report(1);
     let usable = pool
         .state
-        .nodes
-        .get(NodeId(1))
+        .node(NodeId(1))
         .unwrap()
         .gpus
         .iter()
@@ -505,15 +495,8 @@ fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_res
     let mut pool = Pool::new(3);
     let restart =
         |pool: &mut Pool| pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
-    let orders = |pool: &Pool, node: u32| {
-        pool.state
-            .nodes
-            .get(NodeId(node))
-            .unwrap()
-            .gpu_work
-            .orders
-            .len()
-    };
+    let orders =
+        |pool: &Pool, node: u32| pool.state.node(NodeId(node)).unwrap().gpu_work.orders.len();
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
     pool.report(1);

@@ -115,7 +115,7 @@ fn a_job_that_goes_back_for_its_nodes_fault_keeps_its_age() {
         n1 hello
         wait 1";
     story.lines().for_each(|line| world.line(line.trim()));
-    let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
+    let job = world.state.job(gmodel::JobId(1)).unwrap();
     assert_eq!((job.eligible, job.past.failed_runs), (job.submitted, 1));
     assert_eq!(
         next_deadline(&world.state).map(|at| at.since_secs(world.now)),

@@ -372,9 +372,9 @@ proptest! {
                 node.now += secs;
                 world.wait(secs);
                 let report = node.sample(busy);
-                let before = world.state.runs.get(run).unwrap().clone();
+                let before = world.state.run(run).unwrap().clone();
                 world.feed(Input::Node { node: NodeId(1), report: NodeReport::Idle { runs: vec![report] } }).unwrap();
-                let after = world.state.runs.get(run).unwrap();
+                let after = world.state.run(run).unwrap();
                 let warning = |run: &Run| run.idle.as_ref().and_then(|idle| idle.warned.clone());
                 let idle_since = node.worked.max(node.missed).max(node.still);
                 if warning(after) != warning(&before) && warning(after).is_some_and(|new| !new.noted) {

@@ -615,7 +615,7 @@ fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
     for id in (2..=10_002).map(JobId) {
         let job = Job {
             id,
-            ..state.jobs.get(JobId(1)).unwrap().clone()
+            ..state.job(JobId(1)).unwrap().clone()
         };
         state.jobs.insert(id, job);
         state.index.finished.insert((ended, id));
@@ -633,7 +633,7 @@ fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
             "a deadline that is met is over"
         );
         assert!(
-            left == 0 || state.jobs.get(JobId(10_002)).is_some(),
+            left == 0 || state.job(JobId(10_002)).is_some(),
             "the oldest went"
         );
     }

@@ -33,11 +33,11 @@ pub(super) fn none_is_forgotten_unwritten(before: &State, events: &[Event], show
     for event in events {
         if let Event::JobsForgotten { jobs, arrays } = event {
             for id in jobs {
-                let over = before.jobs.get(*id).is_some_and(|job| job.state.is_final());
+                let over = before.job(*id).is_some_and(|job| job.state.is_final());
                 assert!(over, "job {id} is forgotten by what ended it: {shown}");
             }
             for id in arrays {
-                let over = before.arrays.get(*id).is_some_and(Array::is_over);
+                let over = before.array(*id).is_some_and(Array::is_over);
                 assert!(over, "array {id} is forgotten by what ended it: {shown}");
             }
         }
@@ -61,7 +61,7 @@ pub(super) fn none_is_written_off_before_the_fence(
         let Event::RunForfeited { run, node, .. } = event else {
             continue;
         };
-        let member = before.runs.get(*run).and_then(|run| run.member(*node));
+        let member = before.run(*run).and_then(|run| run.member(*node));
         let may_go_on = member.is_some_and(|member| !member.is_ended());
         assert!(
             !after.config.fence_program || !may_go_on || is_off(*node) || by_word,
@@ -95,14 +95,12 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
         nodes.extend(touched.node);
         tokens |= touched.tokens;
         if touched.array_of_job {
-            let job = touched.job.and_then(|job| after.jobs.get(job));
+            let job = touched.job.and_then(|job| after.job(job));
             arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
         }
         // The store adds the run of a job with a changed limit, and forgets nothing that is over.
         match event {
-            Event::JobUpdated { job, .. } => {
-                runs.extend(after.jobs.get(*job).and_then(Job::live_run))
-            }
+            Event::JobUpdated { job, .. } => runs.extend(after.job(*job).and_then(Job::live_run)),
             Event::JobsForgotten {
                 jobs: gone,
                 arrays: gone_arrays,
@@ -127,21 +125,21 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
     for (id, job) in after.jobs.iter().filter(|(id, _)| !jobs.contains(id)) {
         assert_eq!(
             Some(job),
-            before.jobs.get(id),
+            before.job(id),
             "job {id} changed untouched by {shown}"
         );
     }
     for (id, array) in after.arrays.iter().filter(|(id, _)| !arrays.contains(id)) {
         assert_eq!(
             Some(array),
-            before.arrays.get(id),
+            before.array(id),
             "array {id} changed untouched by {shown}"
         );
     }
     for (id, run) in after.runs.iter().filter(|(id, _)| !runs.contains(id)) {
         assert_eq!(
             Some(run),
-            before.runs.get(id),
+            before.run(id),
             "run {id} changed untouched by {shown}"
         );
     }
@@ -149,7 +147,7 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
         assert!(runs.contains(&id), "run {id} went untouched by {shown}");
     }
     for (id, node) in after.nodes.iter().filter(|(id, _)| !nodes.contains(id)) {
-        let Some(old) = before.nodes.get(id) else {
+        let Some(old) = before.node(id) else {
             panic!("node {id} came untouched by {shown}")
         };
         // These two are in the rows of the runs and in the number of the last event.

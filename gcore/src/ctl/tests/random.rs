@@ -490,7 +490,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             let Some(run) = run_at(world, run) else {
                 return;
             };
-            let node = world.state.runs.get(run).unwrap().members[0].node;
+            let node = world.state.run(run).unwrap().members[0].node;
             let mark = Some(CheckpointMark {
                 number,
                 at: world.now,
@@ -532,8 +532,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             };
             let nodes: Vec<NodeId> = world
                 .state
-                .runs
-                .get(run)
+                .run(run)
                 .unwrap()
                 .members
                 .iter()
@@ -558,7 +557,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             let Some(run) = run_at(world, run) else {
                 return;
             };
-            let members = &world.state.runs.get(run).unwrap().members;
+            let members = &world.state.run(run).unwrap().members;
             let node = members[member % members.len()].node;
             Input::Node {
                 node,
@@ -574,8 +573,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Hello { node, keep, boot } => {
             let held: Vec<RunId> = world
                 .state
-                .nodes
-                .get(NodeId(node))
+                .node(NodeId(node))
                 .unwrap()
                 .runs
                 .iter()
@@ -615,8 +613,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Fenced { node, well, late } => {
             let number = world
                 .state
-                .nodes
-                .get(NodeId(node))
+                .node(NodeId(node))
                 .and_then(|node| node.fencing.as_ref())
                 .map_or(0, |f| f.number);
             let number = number.saturating_sub(u64::from(late));

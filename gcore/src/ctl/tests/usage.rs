@@ -102,8 +102,7 @@ fn each_attempt_is_charged() {
     );
     let account = world
         .state
-        .jobs
-        .get(gmodel::JobId(1))
+        .job(gmodel::JobId(1))
         .unwrap()
         .spec
         .account
@@ -130,8 +129,7 @@ fn the_time_that_a_run_stands_still_is_not_charged() {
         ));
         let account = world
             .state
-            .jobs
-            .get(gmodel::JobId(1))
+            .job(gmodel::JobId(1))
             .unwrap()
             .spec
             .account
@@ -183,19 +181,13 @@ const LATE_NODE: &str = "node n1 h100:8
 #[test]
 fn a_run_is_completing_from_its_scripts_end_and_charged_on_each_node_until_that_nodes_end() {
     let mut world = after(LATE_NODE);
-    let job = |world: &World| world.state.jobs.get(gmodel::JobId(1)).unwrap().clone();
+    let job = |world: &World| world.state.job(gmodel::JobId(1)).unwrap().clone();
     assert_eq!(
         (job(&world).state, job(&world).past.ended),
         (gmodel::JobState::Completing, Some(world.now.plus_secs(-2)))
     );
     assert!(
-        world
-            .state
-            .jobs
-            .get(gmodel::JobId(2))
-            .unwrap()
-            .live
-            .is_some(),
+        world.state.job(gmodel::JobId(2)).unwrap().live.is_some(),
         "the first node's GPUs are others' already"
     );
     world.line("wait 8");
@@ -254,7 +246,7 @@ fn charged_after_a_step(at_start: i64, at_end: i64) -> (u128, i64) {
         ..RunEnd::default()
     };
     say(&mut world, RunPhase::Clean(end.into()), over);
-    let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
+    let job = world.state.job(gmodel::JobId(1)).unwrap();
     (
         gpu_secs(&world, "lab"),
         job.past

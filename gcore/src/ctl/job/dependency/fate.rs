@@ -38,12 +38,12 @@ pub(crate) fn fate(state: &State, past: &[ForgottenJob], of: JobId, whole: bool)
             past.iter()
                 .find(|known| known.id == of && known.tasks.is_some())
         };
-        return match state.arrays.get(of) {
+        return match state.array(of) {
             Some(array) => Some(fate_of_array(state, array)),
             None => stored().map(|known| ended(known.state == JobState::Completed, known.began)),
         };
     }
-    if let Some(job) = state.jobs.get(of) {
+    if let Some(job) = state.job(of) {
         return Some(fate_of_job(state, job));
     }
     let array = state.array_of(of);
@@ -72,7 +72,7 @@ pub(crate) fn fate_of_job(state: &State, job: &Job) -> Fate {
             ended(over == JobState::Completed, began)
         }
         _ => {
-            let run = job.live_run().and_then(|run| state.runs.get(run));
+            let run = job.live_run().and_then(|run| state.run(run));
             Fate {
                 began: run.and_then(|run| run.started),
                 ..PENDING
@@ -112,11 +112,7 @@ pub(crate) fn tasks_of<'a>(
             .find(|known| known.id == id)
             .and_then(|known| known.tasks.as_ref())
     };
-    state
-        .arrays
-        .get(id)
-        .map(|array| &array.tasks)
-        .or_else(stored)
+    state.array(id).map(|array| &array.tasks).or_else(stored)
 }
 
 /// `job 17 ended FAILED`.
@@ -130,7 +126,7 @@ pub(crate) fn words(state: &State, past: &[ForgottenJob], of: JobId, whole: bool
         };
     }
     match (
-        state.jobs.get(of),
+        state.job(of),
         past.iter()
             .find(|known| known.id == of && known.tasks.is_none()),
     ) {

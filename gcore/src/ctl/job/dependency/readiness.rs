@@ -90,8 +90,7 @@ pub(crate) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box
         } else {
             let index = array.tasks.nth(position);
             let theirs = state
-                .arrays
-                .get(wait.of)
+                .array(wait.of)
                 .and_then(|other| other.tasks.position(index?));
             let never = wait.failed.contains(position).then(|| {
                 format!(

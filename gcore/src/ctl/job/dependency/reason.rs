@@ -55,7 +55,7 @@ pub(crate) fn of_array(state: &State, array: &Array, open: RangeSet) -> (RangeSe
 /// `job 17 (RUNNING) to end well`.
 pub(crate) fn wait_words(state: &State, wait: &OpenTerm) -> String {
     let of = wait.of;
-    let other = match (wait.whole, state.jobs.get(of), state.arrays.get(of)) {
+    let other = match (wait.whole, state.job(of), state.array(of)) {
         (true, _, Some(array)) => {
             let left = array.pending.len() + u64::from(array.own_pending + array.own_live);
             match left {

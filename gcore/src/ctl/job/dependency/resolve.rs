@@ -328,8 +328,7 @@ pub(crate) fn match_tasks(
         return;
     }
     if state
-        .arrays
-        .get(wait.of)
+        .array(wait.of)
         .is_some_and(|array| array.pending.len() == u64::from(array.len()))
     {
         return;
@@ -346,15 +345,14 @@ pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency)
     let mut open: Vec<(JobId, bool)> = waits.on.iter().map(|wait| (wait.of, wait.whole)).collect();
     let mut seen: BTreeSet<(JobId, bool)> = open.iter().copied().collect();
     while let Some((of, whole)) = open.pop() {
-        let array = match state.jobs.get(of).and_then(|job| job.task) {
+        let array = match state.job(of).and_then(|job| job.task) {
             Some(task) => Some(task.array),
             None => state.array_of(of).map(|(array, _)| array.id),
         };
         let is_who = match who {
             EntryId::Job(id) => {
                 let mine = state
-                    .jobs
-                    .get(id)
+                    .job(id)
                     .and_then(|job| job.task)
                     .map(|task| task.array);
                 (of == id && !whole) || (whole && mine == Some(of))
@@ -376,13 +374,13 @@ pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency)
 pub(crate) fn waits_of(state: &State, of: JobId, whole: bool) -> Vec<OpenTerm> {
     let all = |waits: Option<Box<OpenDependency>>| waits.map_or(Vec::new(), |waits| waits.on);
     if !whole {
-        return match (state.jobs.get(of), state.array_of(of)) {
+        return match (state.job(of), state.array_of(of)) {
             (Some(job), _) => all(job.waits.clone()),
             (None, Some((array, position))) => all(of_task(state, array, position)),
             (None, None) => Vec::new(),
         };
     }
-    let Some(array) = state.arrays.get(of) else {
+    let Some(array) = state.array(of) else {
         return Vec::new();
     };
     let tasks = state.jobs.range(of.0, of.0 + u64::from(array.len()));

@@ -68,13 +68,9 @@ pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
 pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
     let state = &*tx.state;
     let record = match who {
-        EntryId::Job(id) => state
-            .jobs
-            .get(id)
-            .map(|job| (&job.waits, &job.spec, job.task)),
+        EntryId::Job(id) => state.job(id).map(|job| (&job.waits, &job.spec, job.task)),
         EntryId::Array(id) => state
-            .arrays
-            .get(id)
+            .array(id)
             .map(|array| (&array.waits, &array.spec, None)),
     };
     let Some((Some(waits), spec, task)) = record else {

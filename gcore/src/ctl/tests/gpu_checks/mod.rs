@@ -247,8 +247,7 @@ impl Pool {
     fn end_run(&mut self, run: RunId) {
         let members: Vec<NodeId> = self
             .state
-            .runs
-            .get(run)
+            .run(run)
             .unwrap()
             .members
             .iter()
@@ -382,7 +381,7 @@ fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
     );
     // The node answers late: the order is closed.
     pool.answer(node, &order, report(vec![sum("late")]));
-    assert!(pool.state.nodes.get(node).unwrap().gpus[0].checks.is_none());
+    assert!(pool.state.node(node).unwrap().gpus[0].checks.is_none());
     let run = pool.state.runs.values().next().unwrap().id;
     pool.wait(DAY);
     pool.end_run(run);

@@ -20,7 +20,7 @@ pub(super) fn held<'a>(
             .zip(&run.members)
             .filter(|(_, member)| !member.is_clean())
         {
-            let node = state.nodes.get(share.node).unwrap();
+            let node = state.node(share.node).unwrap();
             for grant in &share.gpus.0 {
                 let kind = node.gpus[usize::from(grant.slot.0)].info.gpu_type.clone();
                 *gpus.entry(kind).or_default() += u64::from(grant.part.milli());
@@ -48,7 +48,7 @@ fn is_within(state: &State, account: &str, other: &str) -> bool {
 
 /// Limits of all that something was started in: an edit may leave more running than it allows.
 pub(super) fn limits_hold(state: &State, fresh: &[&Run]) {
-    let spec = |run: &Run| state.jobs.get(run.id.job).unwrap().spec.clone();
+    let spec = |run: &Run| state.job(run.id.job).unwrap().spec.clone();
     let live = || state.runs.values().filter(|run| !run.is_clean());
     let amounts = |what: &str, most: &GpuAmounts, has: &BTreeMap<String, u64>| {
         for (kind, most) in &most.0 {
@@ -101,8 +101,7 @@ pub(super) fn limits_hold(state: &State, fresh: &[&Run]) {
         // An earlier run of the job, on a node that is gone, may have been in another.
         let is_last = |run: &Run| {
             state
-                .jobs
-                .get(run.id.job)
+                .job(run.id.job)
                 .is_some_and(|job| job.attempts == run.id.attempt)
         };
         within(&partition.name, &partition.group, &|run| {
@@ -118,8 +117,7 @@ pub(super) fn limits_hold(state: &State, fresh: &[&Run]) {
             .filter(|run| run.outcome.is_none())
             .filter(|run| {
                 state
-                    .jobs
-                    .get(run.id.job)
+                    .job(run.id.job)
                     .and_then(|job| job.task)
                     .is_some_and(|task| task.array == array.id)
             })
@@ -152,8 +150,7 @@ pub(super) fn guarantees_hold(state: &State) {
         };
         let of = |run: &&Run| {
             state
-                .jobs
-                .get(run.id.job)
+                .job(run.id.job)
                 .is_some_and(|job| is_within(state, &job.spec.account, &account.name))
         };
         let (gpus, _) = held(state, state.runs.values().filter(stands).filter(of));
@@ -169,7 +166,7 @@ pub(super) fn guarantees_hold(state: &State) {
 }
 
 pub(super) fn left_alone_long_enough(state: &State, run: &Run, at: Timestamp) {
-    let job = state.jobs.get(run.id.job).unwrap();
+    let job = state.job(run.id.job).unwrap();
     let of_qos = state
         .policy
         .qos

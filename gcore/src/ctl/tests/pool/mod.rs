@@ -298,7 +298,7 @@ impl Pool {
 
     fn go_on(&mut self, id: RunId) {
         let now = self.world.now;
-        let Some(run) = self.world.state.runs.get(id).cloned() else {
+        let Some(run) = self.world.state.run(id).cloned() else {
             return;
         };
         let up = self.up();
@@ -448,15 +448,14 @@ impl Pool {
             let held: Vec<RunId> = self
                 .world
                 .state
-                .nodes
-                .get(node)
+                .node(node)
                 .unwrap()
                 .runs
                 .iter()
                 .copied()
                 .collect();
             let reports = held.into_iter().filter_map(|id| {
-                let run = self.world.state.runs.get(id)?;
+                let run = self.world.state.run(id)?;
                 let member = run
                     .members
                     .iter()
@@ -538,7 +537,7 @@ impl Pool {
         guarantees_hold(state);
         // Urgent work takes its headroom from planned starts, but not if its own run was a victim.
         let is_urgent = |run: &&Run| {
-            let job = state.jobs.get(run.id.job);
+            let job = state.job(run.id.job);
             job.is_some_and(|job| {
                 job.past.preempted.is_none()
                     && state
@@ -584,12 +583,11 @@ impl Pool {
         self.sets.retain(|whom, set| {
             let is_still = |run: &RunId| {
                 state
-                    .runs
-                    .get(*run)
+                    .run(*run)
                     .is_some_and(|run| run.stop.is_some() && !run.is_clean())
             };
             // It may count on victims of other jobs, too.
-            let reason = match state.jobs.get(*whom) {
+            let reason = match state.job(*whom) {
                 Some(job) => (job.state == JobState::Pending).then_some(&job.reason),
                 None => state.array_of(*whom).map(|(array, _)| &array.reason),
             };
@@ -603,7 +601,7 @@ impl Pool {
             if set.runs.iter().any(is_still) || (waits_on && others_go()) {
                 return true;
             }
-            let waits = state.jobs.get(*whom).is_some_and(|job| {
+            let waits = state.job(*whom).is_some_and(|job| {
                 job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none()
             });
             let waits = waits
@@ -620,7 +618,7 @@ impl Pool {
                 set.runs,
                 set.since,
                 self.world.now,
-                state.jobs.get(*whom)
+                state.job(*whom)
             );
             !(starts || is_seen)
         });
@@ -665,7 +663,7 @@ impl Pool {
             assert!(
                 told.starts.is_empty(),
                 "{id} waits on an idle cluster: {:?}",
-                state.jobs.get(id)
+                state.job(id)
             );
         }
     }

@@ -427,11 +427,7 @@ impl World {
                     .iter()
                     .map(|told| match &told.want {
                         RunTarget::Stop { why, .. } => {
-                            let stop = self
-                                .state
-                                .runs
-                                .get(told.run)
-                                .and_then(|run| run.stop.as_ref());
+                            let stop = self.state.run(told.run).and_then(|run| run.stop.as_ref());
                             let leaves =
                                 stop.map_or(0, |stop| stop.leaves_by().since_secs(self.now));
                             let leaves =

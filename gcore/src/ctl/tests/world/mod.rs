@@ -141,17 +141,17 @@ impl World {
 
     fn note_stored(&mut self, events: &[Event]) {
         for touched in events.iter().map(Event::touched) {
-            if let Some(job) = touched.job.and_then(|id| self.state.jobs.get(id)) {
+            if let Some(job) = touched.job.and_then(|id| self.state.job(id)) {
                 self.stored.insert(EntryId::Job(job.id), job.reason.clone());
             }
             let of_job = touched
                 .job
                 .filter(|_| touched.array_of_job)
-                .and_then(|id| self.state.jobs.get(id)?.task);
+                .and_then(|id| self.state.job(id)?.task);
             if let Some(array) = touched
                 .array
                 .or(of_job.map(|task| task.array))
-                .and_then(|id| self.state.arrays.get(id))
+                .and_then(|id| self.state.array(id))
             {
                 self.stored
                     .insert(EntryId::Array(array.id), array.reason.clone());
@@ -256,13 +256,11 @@ impl World {
         let open = |state: &State| {
             let later = state.index.not_yet.iter().filter(|(at, id)| {
                 let job = state
-                    .jobs
-                    .get(*id)
+                    .job(*id)
                     .filter(|j| j.state == gmodel::JobState::Pending);
                 let begin = job.map(|job| (job.eligible, job.spec.request.switches));
                 let begin = begin.or(state
-                    .arrays
-                    .get(*id)
+                    .array(*id)
                     .map(|array| (array.eligible, array.spec.request.switches)));
                 let is = |(eligible, switches): (Timestamp, Option<gmodel::job::Switches>)| {
                     *at == eligible
@@ -348,19 +346,11 @@ impl World {
         let returns = crate::ctl::node::registration::nodes_return(&self.state, self.now);
         for id in starts.iter().filter(|id| !returns && !is_capped(**id)) {
             assert!(
-                self.state
-                    .jobs
-                    .get(*id)
-                    .is_some_and(|job| job.live.is_some()),
+                self.state.job(*id).is_some_and(|job| job.live.is_some()),
                 "job {id} was not started by {shown}"
             );
         }
-        let lives = |id: &JobId| {
-            self.state
-                .jobs
-                .get(*id)
-                .is_some_and(|job| job.live.is_some())
-        };
+        let lives = |id: &JobId| self.state.job(*id).is_some_and(|job| job.live.is_some());
         starts.into_iter().filter(lives).collect()
     }
 
@@ -471,6 +461,6 @@ impl World {
     }
 
     fn name(&self, id: NodeId) -> &str {
-        self.state.nodes.get(id).map_or("?", |node| &node.name)
+        self.state.node(id).map_or("?", |node| &node.name)
     }
 }

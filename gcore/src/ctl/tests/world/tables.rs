@@ -67,7 +67,7 @@ impl World {
             if job.spec.waits_in_several() || !job.spec.partitions.is_empty() {
                 write!(out, " in {}", job.spec.partition).unwrap();
             }
-            if let Some(run) = job.live_run().and_then(|run| self.state.runs.get(run)) {
+            if let Some(run) = job.live_run().and_then(|run| self.state.run(run)) {
                 let places = run.allocation.iter().map(|share| {
                     let slots: Vec<_> = share.gpus.slots().map(|slot| slot.0.to_string()).collect();
                     format!("{}[{}]", self.name(share.node), slots.join(","))
