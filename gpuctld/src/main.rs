@@ -21,6 +21,7 @@ mod node_claim;
 mod node_link;
 mod pki;
 mod planner;
+mod private_file;
 mod seal;
 mod site_orders;
 mod site_program;

@@ -6,6 +6,7 @@
 
 use crate::core_thread::CoreHandle;
 use crate::hex::hex;
+use crate::private_file::write_private;
 use crate::seal::OrderSeal;
 use crate::state_dir::PKI_DIR;
 use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
@@ -22,9 +23,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -404,16 +405,7 @@ fn pem_to_der(pem: &str) -> Option<CertificateDer<'static>> {
 
 /// Whole or not at all, and only for us.
 fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
+    write_private(path, text.as_bytes())?;
     std::fs::File::open(path.parent().expect("the file is in the pki folder"))?.sync_all()
 }
 

@@ -3,10 +3,9 @@
 //!
 //! Written at start, every few seconds while something changes, and at a clean stop; never says more than is on disk.
 
+use crate::private_file::write_private;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// File name in the state directory.
@@ -103,17 +102,7 @@ impl HighWater {
     /// # Errors
     /// The disk's; the former mark stays.
     pub fn write(&self, state_dir: &Path) -> std::io::Result<()> {
-        let path = state_dir.join(HIGH_WATER);
-        let temporary = state_dir.join("high-water.new");
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &path)
+        write_private(&state_dir.join(HIGH_WATER), &serde_json::to_vec(self)?)
     }
 }
 
