@@ -404,12 +404,7 @@ mod tests {
             for run in live {
                 let phase = RunPhase::Clean(RunEnd::default().into());
                 let report = NodeReport::Runs {
-                    runs: vec![RunReport {
-                        run,
-                        phase,
-                        mark: None,
-                        sent: None,
-                    }],
+                    runs: vec![RunReport::new(run, phase)],
                 };
                 give(&mut state, Input::Node { node, report }, now);
             }

@@ -206,29 +206,23 @@ impl TestBed {
             run.members.iter().map(|m| m.node).collect()
         });
         for node in nodes {
-            let phase = RunPhase::Clean(
-                RunEnd {
-                    ended: Some(self.now),
-                    ..RunEnd::default()
-                }
-                .into(),
-            );
-            let report = NodeReport::Runs {
-                runs: vec![RunReport {
-                    run,
-                    phase,
-                    mark: None,
-                    sent: None,
-                }],
+            let end = RunEnd {
+                ended: Some(self.now),
+                ..RunEnd::default()
             };
-            handle(
-                &mut self.state,
-                &mut Vec::new(),
-                Input::Node { node, report },
-                self.now,
-            )
-            .expect("reports are taken");
+            let runs = vec![RunReport::new(run, RunPhase::Clean(end.into()))];
+            let report = NodeReport::Runs { runs };
+            self.give(Input::Node { node, report });
         }
+    }
+
+    fn configure(&mut self, config: ClusterConfig) {
+        let config = Arc::new(config);
+        self.give(Input::Configure { config });
+    }
+
+    fn give(&mut self, input: Input) {
+        handle(&mut self.state, &mut Vec::new(), input, self.now).expect("it is not refused");
     }
 }
 
@@ -346,14 +340,7 @@ pub(crate) fn limited() -> TestBed {
         .policy
         .reservations
         .insert(window.name.clone(), window);
-    let config = Arc::new(config);
-    handle(
-        &mut bed.state,
-        &mut Vec::new(),
-        Input::Configure { config },
-        bed.now,
-    )
-    .expect("configurations are not refused");
+    bed.configure(config);
     bed
 }
 
@@ -374,14 +361,7 @@ pub(crate) fn kept_idle() -> TestBed {
     ended.into_iter().for_each(|run| bed.end(run));
     let mut config = (*bed.state.config).clone();
     config.partitions[0].headroom = Some(GpuAmounts::all(16 * 8));
-    let config = Arc::new(config);
-    handle(
-        &mut bed.state,
-        &mut Vec::new(),
-        Input::Configure { config },
-        bed.now,
-    )
-    .expect("configurations are not refused");
+    bed.configure(config);
     enqueue(&mut bed, 10_000, 0);
     bed
 }
@@ -499,14 +479,7 @@ pub(crate) fn why_limited() -> TestBed {
             .map(account)
             .map(|account| (account.name.clone(), account)),
     );
-    let config = Arc::new(config);
-    handle(
-        &mut bed.state,
-        &mut Vec::new(),
-        Input::Configure { config },
-        bed.now,
-    )
-    .expect("configurations are not refused");
+    bed.configure(config);
     let ended: Vec<RunId> = bed
         .state
         .runs

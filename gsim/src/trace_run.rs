@@ -522,12 +522,7 @@ impl<'a> TraceRun<'a> {
 
     fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
         let report = NodeReport::Runs {
-            runs: vec![RunReport {
-                run,
-                phase,
-                mark: None,
-                sent: None,
-            }],
+            runs: vec![RunReport::new(run, phase)],
         };
         self.tell(Input::Node { node, report });
     }
