@@ -183,8 +183,12 @@ fn every_key_of_a_policy_record_is_in_the_man_pages_and_has_help() {
         );
         assert!(key.help.trim().len() > 3, "{} has no help", key.name);
     }
+    assert!(
+        json.contains("Keys are those of\n.Xr gpuctld.toml 5"),
+        "a key that is called the same in both is told there"
+    );
     for key in &of_files {
-        let is_said = key.json == "gpu_type" || has_word(&json, key.json);
+        let is_said = key.json == key.name && key.is_in_files() || has_word(&json, key.json);
         assert!(is_said, "man/gpupool-json.5 does not mention {}", key.json);
     }
 }
