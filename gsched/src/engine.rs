@@ -3,7 +3,6 @@
 //! Decides nothing. What it keeps changes no plan, only the work that a plan costs.
 
 use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
-use crate::backfill::promised::Promised;
 use crate::changes::Changes;
 use crate::cluster::network::Network;
 use crate::cluster::nodes::Cluster;
@@ -46,7 +45,6 @@ pub(crate) struct Memory {
     pub shapes: JobClasses,
     pub scores: Scores,
     pub looked: SearchMemo,
-    pub promised: Promised,
     pub standings: Standings,
     /// Plans name starts only: no reasons.
     pub silent: bool,
@@ -89,9 +87,6 @@ impl Engine {
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
         self.memory.shapes.begin_pass(snapshot.pending.len());
         self.memory.scores.begin_pass();
-        self.memory
-            .promised
-            .begin(self.memory.shapes.era(), &self.cluster.changed);
     }
 }
 

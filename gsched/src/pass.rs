@@ -80,8 +80,6 @@ pub(crate) struct Backfilling {
     pub(crate) wanted: Vec<u32>,
     /// None is deferred.
     pub(crate) at_once: bool,
-    /// They are compared with those of the pass before, and noted for the next.
-    pub(crate) keeps_promises: bool,
     /// What this pass found out about some requests that holds for others, too.
     pub(crate) refusals: Refusals,
 }
@@ -205,7 +203,6 @@ impl<'a> Pass<'a> {
                 wants: VecDeque::new(),
                 wanted: vec![0; partitions],
                 at_once: false,
-                keeps_promises: false,
                 refusals: Refusals::default(),
             },
             preemption: Preemption {

@@ -35,8 +35,6 @@ pub(crate) fn places_of<'p>(
 
 /// Leaves an empty one in its place: loops along the list must not miss those behind it.
 pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> PlannedStart {
-    // What is taken back out of its turn is no part of the argument that others are promised the same again.
-    pass.memory.promised.forget();
     pass.backfill.refusals.forget();
     let own = &mut pass.backfill.reserved[place];
     let lifted = PlannedStart {

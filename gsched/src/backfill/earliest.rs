@@ -1,11 +1,8 @@
 //! The earliest start of a job beside all that is reserved.
 
 use crate::backfill::planned::EarliestStart;
-use crate::backfill::promised::Early;
-use crate::cluster::network::{Network, any_switches_from};
-use crate::cluster::nodes::Cluster;
+use crate::cluster::network::any_switches_from;
 use crate::cluster::nodes::end_after;
-use crate::engine::Memory;
 use crate::job::job_class::{JobClass, JobClassId};
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
@@ -15,40 +12,8 @@ use crate::place::gpu_reservation::{
 use crate::place::nominated_nodes::{earliest_within, nominated_bounds};
 use crate::place::search::{Ask, Search};
 use crate::snapshot::PendingJob;
-use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gpolicy::pending_job::UNLIMITED_SECS;
-
-/// All nodes that have room for a shape by themselves from one time on and before another, of those that the search for an
-/// earliest start looked at just now; if they are too few for it.
-fn early_nodes(
-    memory: &Memory,
-    cluster: &Cluster,
-    shape: JobClassId,
-    from: Timestamp,
-    at: Timestamp,
-) -> Option<Early> {
-    let of = &memory.shapes.list[shape as usize];
-    let mut early = Early {
-        from,
-        nodes: FixedBitSet::with_capacity(cluster.nodes.len()),
-    };
-    let mut left = of.ways[0].nodes as usize;
-    for (nodes, start) in memory.looked.starts(cluster)? {
-        if start >= at {
-            continue;
-        }
-        let up = of.candidates.up_in(nodes.clone());
-        left = left.checked_sub(up).filter(|left| *left > 0)?;
-        match up == nodes.len() {
-            true => early.nodes.insert_range(nodes),
-            false => early
-                .nodes
-                .extend(nodes.filter(|at| of.candidates.up.contains(*at))),
-        }
-    }
-    Some(early)
-}
 
 /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
 pub(crate) fn earliest_start(
@@ -70,8 +35,6 @@ fn earliest_beside(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Opti
     let mut from = pass.now;
     let ways = pass.shape(shape).ways.len();
     let bounds = nominated_bounds(pass, job);
-    let notes_early =
-        pass.backfill.keeps_promises && is_any_alike(pass.shape(shape), &pass.memory.network);
     for _ in 0..16 {
         let mut best: Option<EarliestStart> = None;
         for way in 0..ways {
@@ -114,15 +77,7 @@ fn earliest_beside(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Opti
                 if for_all && bounds.is_none() {
                     remember_not_before(pass, job, shape, way, secs, at);
                 }
-                let early = notes_early
-                    .then(|| early_nodes(pass.memory, pass.world.cluster, shape, from, at))
-                    .flatten();
-                best = Some(EarliestStart {
-                    at,
-                    way,
-                    picked,
-                    early,
-                });
+                best = Some(EarliestStart { at, way, picked });
             }
         }
         let best = best?;
@@ -208,15 +163,8 @@ pub(crate) fn remember_not_before(
         .note_not_before(way, secs, at);
 }
 
-/// All its nodes give the same, and may be any that have room.
-pub(crate) fn is_any_alike(shape: &JobClass, network: &Network) -> bool {
-    let [way] = &shape.ways[..] else { return false };
-    let is_near = network.leaves.is_empty() && network.domains.is_empty();
-    shape.named.is_empty() && (way.nodes == 1 || (way.parts.len() == 1 && is_near))
-}
-
 /// Nothing about the job but its shape and limit decides when it can start.
-pub(crate) fn plain(job: &PendingJob, shape: &JobClass) -> bool {
+fn plain(job: &PendingJob, shape: &JobClass) -> bool {
     shape.claim.own().is_none()
         && job.spec.licences.is_empty()
         && job.spec.request.switches.is_none()

@@ -6,6 +6,5 @@ pub(crate) mod choices;
 pub(crate) mod deferred;
 pub(crate) mod earliest;
 pub(crate) mod planned;
-pub(crate) mod promised;
 pub(crate) mod refusals;
 pub(crate) mod reserve;

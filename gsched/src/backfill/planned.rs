@@ -1,6 +1,5 @@
 //! Planned starts, deferred and made, and the earliest start of a job. Data only.
 
-use crate::backfill::promised::Early;
 use crate::cluster::nodes::Holds;
 use crate::cluster::picked::PickedNodes;
 use crate::job::job_class::JobClassId;
@@ -87,5 +86,4 @@ pub(crate) struct EarliestStart {
     pub at: Timestamp,
     pub way: usize,
     pub picked: PickedNodes,
-    pub early: Option<Early>,
 }

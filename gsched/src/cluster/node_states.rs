@@ -11,35 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Number of a room; of those that passes made only as long as it is kept.
 pub type NodeStateId = u32;
 
-/// A room as another pass knows it again: no other ever has its birth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeStateMark {
-    pub id: NodeStateId,
-    birth: u64,
-}
-
 /// Node states of a pass; their memory is kept for the next pass.
 const MOST_SPARE: usize = 1 << 14;
 
-/// Steps of timelines in the rooms of reservations that a pass leaves for the next.
-const MOST_LEFT: usize = 1 << 18;
-
-/// All rooms that nodes have, and had in this pass; those of reservations in the last pass that made any, too.
+/// All rooms that nodes have, and had in this pass.
 #[derive(Debug, Default)]
 pub struct NodeStates {
     list: Vec<NodeState>,
     /// Of each; by themselves, since they are asked for more often than what is free in it.
     facts: Vec<Facts>,
     unused: Vec<NodeStateId>,
-    /// Made in this pass for what starts in it, and for reservations, found again or not; those of the last pass that made any.
-    touched: Vec<NodeStateId>,
-    held: Vec<NodeStateId>,
-    held_before: Vec<NodeStateId>,
-    /// Steps of the timelines of those that are left for the next pass.
-    left: usize,
-    births: u64,
-    /// The first birth of the pass under way.
-    pass: u64,
+    /// Made in this pass.
+    made: Vec<NodeStateId>,
     /// Of the pass before: a pass makes thousands, and to ask for their memory took longer than to fill it.
     spare: Vec<NodeState>,
     by_print: BTreeMap<u64, NodeStateId>,
@@ -64,10 +47,8 @@ struct Facts {
     print: u64,
     /// CPUs that are free now at most.
     cpus: u32,
-    /// 0: it is gone.
-    birth: u64,
-    /// The pass that made it or found it again last; 0: it is of before.
-    pass: u64,
+    /// By the pass.
+    is_made: bool,
 }
 
 impl Facts {
@@ -80,8 +61,7 @@ impl Facts {
             is_listed: false,
             print: 0,
             cpus,
-            birth: 0,
-            pass: 0,
+            is_made: false,
         }
     }
 }
@@ -109,32 +89,15 @@ impl NodeStates {
         self.facts[id as usize].make
     }
 
-    /// Forgets the rooms that the last pass made, but for those of its reservations.
+    /// Forgets the rooms that the last pass made.
     pub fn begin(&mut self) {
-        for id in std::mem::take(&mut self.touched) {
-            self.forget(id);
-        }
-        if !self.held.is_empty() {
-            let before = std::mem::replace(&mut self.held_before, std::mem::take(&mut self.held));
-            for id in before {
-                if self.facts[id as usize].pass != self.pass {
-                    self.forget(id);
-                }
+        for id in std::mem::take(&mut self.made) {
+            if self.spare.len() < MOST_SPARE {
+                self.spare.push(std::mem::take(&mut self.list[id as usize]));
             }
+            self.unused.push(id);
         }
-        self.left = 0;
         self.are_counted = false;
-        self.births += 1;
-        self.pass = self.births;
-    }
-
-    fn forget(&mut self, id: NodeStateId) {
-        let facts = self.facts_of(id);
-        (facts.birth, facts.pass) = (0, 0);
-        if self.spare.len() < MOST_SPARE {
-            self.spare.push(std::mem::take(&mut self.list[id as usize]));
-        }
-        self.unused.push(id);
     }
 
     /// Counts anew how many nodes have each: stretches of nodes and their rooms.
@@ -167,7 +130,7 @@ impl NodeStates {
     /// So many nodes that had one room in this pass have another.
     pub fn change(&mut self, from: NodeStateId, to: NodeStateId, nodes: usize) {
         let facts = self.facts_of(to);
-        facts.nodes += if facts.pass > 0 { nodes as u32 } else { 0 };
+        facts.nodes += if facts.is_made { nodes as u32 } else { 0 };
         if self.are_counted {
             self.facts_of(from).have -= nodes as u32;
             self.come(to, nodes);
@@ -238,7 +201,6 @@ impl NodeStates {
         let facts = &mut self.facts[id as usize];
         facts.nodes -= 1;
         if facts.nodes == 0 {
-            facts.birth = 0;
             if self.by_print.get(&facts.print) == Some(&id) {
                 self.by_print.remove(&facts.print);
             }
@@ -247,13 +209,8 @@ impl NodeStates {
         }
     }
 
-    /// Gives a room a number and a birth.
+    /// Gives a room a number.
     fn add(&mut self, room: NodeState, facts: Facts) -> NodeStateId {
-        self.births += 1;
-        let facts = Facts {
-            birth: self.births,
-            ..facts
-        };
         match self.unused.pop() {
             Some(id) => {
                 let before = &mut self.facts[id as usize];
@@ -276,23 +233,23 @@ impl NodeStates {
 
     /// A room that a pass makes, with at most so many CPUs free now.
     fn add_made(&mut self, room: NodeState, make: NodeClassId, cpus: u32) -> NodeStateId {
-        debug_assert!(self.pass > 0, "a pass begins with `begin`");
-        self.add(
+        let is_made = true;
+        let made = self.add(
             room,
             Facts {
-                pass: self.pass,
+                is_made,
                 ..Facts::new(make, cpus)
             },
-        )
+        );
+        self.made.push(made);
+        made
     }
 
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
     pub fn add_like(&mut self, id: NodeStateId) -> NodeStateId {
         let room = self.copy_of(id);
         // A change may give something back.
-        let made = self.add_made(room, self.make(id), u32::MAX);
-        self.touched.push(made);
-        made
+        self.add_made(room, self.make(id), u32::MAX)
     }
 
     /// A room that was added just now.
@@ -301,8 +258,8 @@ impl NodeStates {
     }
 
     /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
-    /// back, and changes nothing where it fails. Where many are made, one that was never shared goes over with its
-    /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
+    /// back, and changes nothing where it fails. A room that no other node was given goes over with its memory:
+    /// thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(
         &mut self,
         id: NodeStateId,
@@ -310,7 +267,7 @@ impl NodeStates {
         change: impl FnOnce(&mut NodeState) -> Option<T>,
     ) -> Option<(NodeStateId, T)> {
         let before = &self.facts[id as usize];
-        let goes_over = self.left > MOST_LEFT && before.pass > 0 && before.nodes as usize == nodes;
+        let goes_over = before.is_made && before.nodes as usize == nodes;
         let mut room = match goes_over {
             true => std::mem::take(&mut self.list[id as usize]),
             false => self.copy_of(id),
@@ -322,42 +279,7 @@ impl NodeStates {
             }
             return None;
         };
-        if goes_over {
-            self.facts_of(id).birth = 0;
-        } else {
-            self.left += room.profile.steps().len();
-        }
-        let made = self.add_made(room, self.make(id), self.cpus(id));
-        self.held.push(made);
-        Some((made, found))
-    }
-
-    pub fn mark(&self, id: NodeStateId) -> NodeStateMark {
-        NodeStateMark {
-            id,
-            birth: self.facts[id as usize].birth,
-        }
-    }
-
-    /// Whether a room is there still.
-    pub fn has(&self, mark: NodeStateMark) -> bool {
-        self.facts
-            .get(mark.id as usize)
-            .is_some_and(|facts| facts.birth == mark.birth)
-    }
-
-    /// Keeps a room that a reservation made in this pass or the last with any; whether it is there still.
-    pub fn find_again(&mut self, mark: NodeStateMark) -> bool {
-        if !self.has(mark) {
-            return false;
-        }
-        let facts = &mut self.facts[mark.id as usize];
-        if facts.pass != self.pass {
-            (facts.pass, facts.nodes) = (self.pass, 0);
-            self.left += self.list[mark.id as usize].profile.steps().len();
-            self.held.push(mark.id);
-        }
-        true
+        Some((self.add_made(room, self.make(id), self.cpus(id)), found))
     }
 
     fn copy_of(&mut self, id: NodeStateId) -> NodeState {
@@ -499,62 +421,6 @@ mod tests {
     }
 
     #[test]
-    fn rooms_of_reservations_are_there_until_others_were_made() {
-        let mut rooms = NodeStates::default();
-        let kept = rooms.keep(room(8, 0), 0);
-        let take = |cpus: u32| {
-            move |room: &mut NodeState| {
-                room.profile.take(
-                    Timestamp::from_secs(5),
-                    Timestamp::from_secs(9),
-                    &Amount {
-                        cpus,
-                        ..Amount::default()
-                    },
-                );
-                Some(())
-            }
-        };
-        rooms.begin();
-        let marks = [3, 5].map(|cpus| {
-            rooms
-                .add_changed(kept, 1, take(cpus))
-                .map(|(made, ())| rooms.mark(made))
-                .unwrap()
-        });
-        let free = |rooms: &NodeStates, mark: NodeStateMark| {
-            rooms
-                .get(mark.id)
-                .profile
-                .free_at(Timestamp::from_secs(7))
-                .cpus
-        };
-        for _ in 0..3 {
-            rooms.begin();
-            assert_eq!(
-                marks.map(|mark| rooms.has(mark)),
-                [true, true],
-                "passes that make no reservation keep them"
-            );
-        }
-        for _ in 0..2 {
-            assert!(rooms.find_again(marks[1]));
-            rooms.begin();
-            assert_eq!((rooms.has(marks[1]), free(&rooms, marks[1])), (true, 3));
-            assert!(
-                !rooms.has(marks[0]) && !rooms.find_again(marks[0]),
-                "a pass with reservations did without it"
-            );
-        }
-        let (other, ()) = rooms.add_changed(kept, 1, take(1)).unwrap();
-        assert_eq!(other, marks[0].id, "its number is given away");
-        assert!(!rooms.has(marks[0]) && rooms.has(rooms.mark(kept)));
-        let mark = rooms.mark(kept);
-        rooms.leave(kept);
-        assert!(!rooms.has(mark), "nor is a room that no node has");
-    }
-
-    #[test]
     fn nodes_are_counted_by_room() {
         let mut rooms = NodeStates::default();
         let (one, other) = (rooms.keep(room(8, 0), 0), rooms.keep(room(7, 0), 0));
@@ -601,7 +467,7 @@ mod tests {
             made
         };
         let mut last = add(&mut rooms, kept, 0);
-        let jobs = 3 * MOST_LEFT.isqrt() as i64;
+        let jobs = 1_000;
         for at in 1..jobs {
             last = add(&mut rooms, last, at);
         }
@@ -611,7 +477,7 @@ mod tests {
             .map(|room| room.profile.steps().len())
             .sum();
         assert!(
-            steps < MOST_LEFT + 3 * jobs as usize,
+            steps < 4 * jobs as usize,
             "{steps} steps for a timeline of {jobs} jobs"
         );
         assert_eq!(

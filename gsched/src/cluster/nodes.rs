@@ -6,7 +6,7 @@
 
 use crate::changes::Changes;
 use crate::cluster::node_class::{NodeClassId, NodeClasses};
-use crate::cluster::node_state::NodeState;
+use crate::cluster::node_state::{Hold, NodeState};
 use crate::cluster::node_states::{ByNodeState, NodeStateId, NodeStates};
 use crate::cluster::timeline::Need;
 use crate::job::usual::{Sort, UsualJobs};
@@ -21,8 +21,8 @@ use gpolicy::running_run::end_of;
 use std::ops::Range;
 use std::sync::Arc;
 
-mod taken;
-pub(crate) use taken::{Holds, Taken};
+mod holds;
+pub(crate) use holds::Holds;
 
 /// All nodes of a cluster, in the order of the snapshot.
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ pub struct Cluster {
     pub makes: NodeClasses,
     pub nodes: Vec<NodeTrack>,
     rooms: NodeStates,
-    /// What the reservation under way takes of rooms.
-    taken: ByNodeState<taken::Place>,
+    /// What the planned start under way makes of node states, and holds of them.
+    held: ByNodeState<(NodeStateId, Hold)>,
     /// Of each node, before this pass.
     base_of: Vec<NodeStateId>,
     /// Of each node, in this pass.

@@ -5,7 +5,6 @@
 
 use crate::backfill::deferred::reserve_wanted;
 use crate::backfill::planned::PlannedStart;
-use crate::backfill::reserve::keep_promises;
 use crate::changes::Changes;
 use crate::decide::start::start_now;
 use crate::decide::walk::{Turns, nobody, sync_queue};
@@ -107,7 +106,6 @@ pub(crate) fn make_deferred_starts(engine: &mut Engine, snapshot: &Snapshot) {
         pass.backfill.reserve_left,
     ) = (left.reserved, left.wants, left.reserve_left);
     pass.world.reservations = left.counted;
-    keep_promises(&mut pass);
     reserve_wanted(&mut pass);
     (left.reserved, left.wants, left.reserve_left) = (
         pass.backfill.reserved,

@@ -246,7 +246,6 @@ fn commit_start(
     let now = pass.now;
     let end = end_after(pass.snapshot.now, shorter.or(job.limit_secs));
     let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
-    memory.promised.start(each(picked).map(|(at, _)| at));
     let of = &memory.shapes.list[shape as usize];
     let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
     // Nodes that were alike give the same and are alike again.

@@ -5,7 +5,6 @@
 
 use crate::backfill::deferred::may_reserve;
 use crate::backfill::refusals::Refusals;
-use crate::backfill::reserve::keep_promises;
 use crate::changes::Changes;
 use crate::decide::consider::consider_shape;
 use crate::decide::finish::finish;
@@ -180,7 +179,6 @@ pub(crate) fn walk_lines(
     hold_counted(&mut pass);
     pass.work.slices = slices;
     pass.is_silent = pass.memory.silent;
-    keep_promises(&mut pass);
     pass.backfill.refusals = Refusals::kept();
     let mut turns = Turns::new(&queue, &mut pass.memory.standings, snapshot, |_| true);
     let mut passed: Vec<SkippedJobs> = Vec::new();

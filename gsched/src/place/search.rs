@@ -43,11 +43,6 @@ pub struct SearchMemo {
     groups: ByNodeState<u32>,
     /// How many nodes that may not serve have each room.
     others: ByNodeState<u32>,
-    /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
-    /// empty where it was not the first time at which enough have.
-    starts: Vec<Option<Timestamp>>,
-    /// From when on node states serve a request that is repeated.
-    pub firsts: ByNodeState<Option<Timestamp>>,
 }
 
 /// Nodes that get room for a job at the same time: those that have one room and no window.
@@ -77,7 +72,7 @@ pub struct Ask<'a> {
 }
 
 /// Whether of the nodes that have room the policy takes the first, whatever is free on them.
-pub fn in_order(shape: &JobClass, cluster: &Cluster) -> bool {
+fn in_order(shape: &JobClass, cluster: &Cluster) -> bool {
     shape.placement == Placement::FirstFit || !cluster.has_gpus()
 }
 
@@ -254,20 +249,6 @@ impl SearchMemo {
             }
         }
         Ok(())
-    }
-
-    /// Nodes that have room by themselves before the start that the last search found, with from when on; others too. Of a
-    /// search that looked beside no windows, and found the first time at which enough have room.
-    pub fn starts<'c>(
-        &self,
-        cluster: &'c Cluster,
-    ) -> Option<impl Iterator<Item = (Range<usize>, Timestamp)> + use<'_, 'c>> {
-        (!self.starts.is_empty()).then(|| {
-            cluster.stretches().filter_map(|nodes| {
-                let group = self.groups.get(cluster.room_id(nodes.start))?;
-                Some((nodes, (*self.starts.get(group as usize)?)?))
-            })
-        })
     }
 
     fn serves_now(
@@ -717,7 +698,6 @@ impl Search<'_> {
                     && !self.windows.concern_some(shape.claim)
                     && self.looked.begin_rooms(&shape.candidates, self.cluster) =>
             {
-                self.looked.groups.begin();
                 let serves = |room: NodeStateId| {
                     shape
                         .need(way, of.last(), self.cluster.room_and_make(room).1)
@@ -727,18 +707,14 @@ impl Search<'_> {
                     .looked
                     .rooms(self.cluster)
                     .filter(|(room, _)| serves(*room));
-                let all: Vec<StartGroup> = rooms
+                rooms
                     .map(|(room, count)| StartGroup {
                         room,
                         at: None,
                         count,
                         start: (from, false),
                     })
-                    .collect();
-                (0..)
-                    .zip(&all)
-                    .for_each(|(place, one)| self.looked.groups.set(one.room, place));
-                all
+                    .collect()
             }
             false => {
                 let cluster = self.cluster;
@@ -756,18 +732,8 @@ impl Search<'_> {
             return None;
         }
         let mut time = from;
-        let mut first = None;
         for _ in 0..MOST_TIMES {
             let nth = self.nth_start(ask, way, &mut alike, (time, secs), count, until)?;
-            if first.is_none() {
-                first = Some(nth);
-                self.looked.starts.clear();
-                self.looked.starts.extend(
-                    alike
-                        .iter()
-                        .map(|one| Some(one.start.0).filter(|_| one.start.1)),
-                );
-            }
             if nth > time {
                 time = nth;
                 if count > 1 {
@@ -776,7 +742,6 @@ impl Search<'_> {
             }
             let has_secs = self.windows.secs_from(shape.claim, time, secs);
             if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(has_secs))) {
-                self.looked.starts.retain(|_| first == Some(time));
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.
