@@ -30,7 +30,7 @@ mod kept_idle;
 mod owed;
 mod shortage;
 
-use holder::LimitKind;
+use holder::{LimitKind, LimitRefusal};
 use owed::Owed;
 pub use shortage::Shortage;
 
@@ -185,20 +185,23 @@ impl Ledger {
         ledger
     }
 
-    /// Whether a job may take so much now, and in which class it would run (`None` where there are no quotas).
+    /// Whether a job may take so much now, and in which class it would run (`None` where there are no quotas). Limits of
+    /// some kinds are left out.
     ///
     /// # Errors
-    /// The first limit that stands against it, with its value and the use.
-    pub fn check(&self, job: &PendingJob, take: &Take) -> Result<Option<RunClass>, Reason> {
+    /// The first of the other limits that stands against it, with its value and the use.
+    pub(crate) fn check_but(
+        &self,
+        job: &PendingJob,
+        take: &Take,
+        is_left_out: impl Fn(LimitKind) -> bool,
+    ) -> Result<Option<RunClass>, LimitRefusal> {
         let mut first = None;
-        let class = self.examine(job, take, &mut |reason, _| {
-            first = Some(reason);
-            false
+        let class = self.examine(job, take, &mut |reason, kind| {
+            first = (!is_left_out(kind)).then_some(LimitRefusal { kind, reason });
+            first.is_none()
         });
-        match first {
-            Some(reason) => Err(reason),
-            None => Ok(class),
-        }
+        first.map_or(Ok(class), Err)
     }
 
     /// The class in which a job would run that takes so much, whatever stands against it.
@@ -206,13 +209,7 @@ impl Ledger {
         self.class_for(&job.spec, self.who(&job.spec), &self.holding_of(job, take))
     }
 
-    /// Everything that stands against a job taking so much now.
-    pub fn blockers(&self, job: &PendingJob, take: &Take) -> Vec<Reason> {
-        let limits = self.refusing_limits(job, take).into_iter();
-        limits.map(|(reason, _)| reason).collect()
-    }
-
-    /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said, `on` what it takes of which nodes.
+    /// Counts a start; what it holds from then on. `class` is what [`Ledger::check_but`] said, `on` what it takes of which nodes.
     pub fn take(
         &mut self,
         job: &PendingJob,
@@ -644,7 +641,7 @@ impl Ledger {
                 }
                 None => format!("licence {name} is not in the configuration"),
             };
-            found(Reason::new(ReasonCode::Licenses, text), LimitKind::Fixed)
+            found(Reason::new(ReasonCode::Licenses, text), LimitKind::Licence)
         })
     }
 

@@ -12,6 +12,7 @@ use crate::engine::{Engine, Memory};
 use crate::headroom::kept_idle_on;
 use crate::job::choices::Choices;
 use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
+use crate::ledger::holder::LimitRefusal;
 use crate::ledger::{Ledger, Take};
 use crate::mig::held_back::HeldGpu;
 use crate::place::limits_in_force::{is_unlimited, minds_time};
@@ -34,7 +35,9 @@ pub(crate) type EntryLook<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option
 /// Why a job does not start now.
 pub(crate) enum WaitCause {
     /// A limit says so, whatever is free.
-    Limit(Reason),
+    Limit(LimitRefusal),
+    /// The task would borrow, and its array starts within its guarantee first.
+    Borrows,
     /// Licences are short, or what is left of its reservation.
     Short(Reason),
     /// Nodes are short.
@@ -120,7 +123,7 @@ pub(crate) struct LimitFacts {
     /// Some limit depends on time limits: two jobs of one queue group may differ.
     pub(crate) minds_time: bool,
     /// Claims that a limit refused in this pass: usage only grows.
-    pub(crate) refused: BTreeMap<LimitClaim, Reason>,
+    pub(crate) refused: BTreeMap<LimitClaim, LimitRefusal>,
 }
 
 /// The entry at its turn.
@@ -166,8 +169,15 @@ pub(crate) type LimitClaim = (
     u32,
 );
 
-/// Nodes, what a job takes there, and in which class; `None` where there is no room.
-pub(crate) type FoundNodes = Result<Option<(PickedNodes, Take, Option<RunClass>)>, Reason>;
+/// Nodes for a job, what it takes there, and in which class.
+pub(crate) struct FoundNodes {
+    pub(crate) picked: PickedNodes,
+    pub(crate) take: Take,
+    pub(crate) class: Option<RunClass>,
+}
+
+/// `None` where there is no room.
+pub(crate) type NodesOrLimit = Result<Option<FoundNodes>, LimitRefusal>;
 
 impl<'a> Pass<'a> {
     pub fn new(

@@ -13,7 +13,7 @@ use crate::place::admission::{is_admitted_later, not_admitted};
 use crate::place::allowed::refusing_limits;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted};
 use crate::snapshot::PendingJob;
-use gmodel::{Reason, ReasonCode};
+use gmodel::Reason;
 use std::collections::BTreeMap;
 
 /// Decides about a job by its place among the pending.
@@ -30,13 +30,9 @@ pub(crate) fn consider_in(
         Some(partition) => consider(pass, job, *partition),
         None => Some(reason::no_partition(job)),
     };
-    if pass.turn.guaranteed_only
-        && matches!(&reason, Some(reason) if reason.code == ReasonCode::None)
-    {
-        pass.turn.later = Some(at);
-        return;
+    if pass.turn.later.is_none() {
+        pass.tell(job, reason);
     }
-    pass.tell(job, reason);
 }
 
 /// Starts what can start of a job; the reason of what is left waiting.

@@ -195,7 +195,7 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
                 }
                 _ => match start_again(pass, line, at, started) {
                     // The others of the line want the same limit raised.
-                    Err(WaitCause::Limit(_)) if !pass.limits.minds_time => {}
+                    Err(WaitCause::Limit(_) | WaitCause::Borrows) if !pass.limits.minds_time => {}
                     _ => turns.push(number, line, at + 1),
                 },
             }

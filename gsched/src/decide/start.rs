@@ -9,7 +9,8 @@ use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
-use crate::pass::{FoundNodes, Pass, WaitCause};
+use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::pass::{FoundNodes, NodesOrLimit, Pass, WaitCause};
 use crate::place::allowed::{allowed_ways, check_limits_on, licences_now, secs_now, take_of};
 use crate::place::find::find_nodes;
 use crate::place::free_now::is_full;
@@ -24,7 +25,7 @@ use fixedbitset::FixedBitSet;
 use gmodel::array_spec::RangeSet;
 use gmodel::policy::Placement;
 use gmodel::run::{Allocation, NodeShare};
-use gmodel::{JobId, Reason, RunClass};
+use gmodel::{JobId, RunClass};
 use std::collections::BTreeMap;
 
 /// Starts a job or task now, if it can.
@@ -136,19 +137,25 @@ fn start_one_way(
     let mut limit = None;
     for way in ways.iter().copied() {
         match find_beside(pass, job, shape, way, secs) {
-            Ok(Some((_, _, Some(RunClass::Borrowed)))) if pass.turn.guaranteed_only => {
-                return Err(WaitCause::Limit(Reason::default()));
+            Ok(Some(found))
+                if pass.turn.guaranteed_only && found.class == Some(RunClass::Borrowed) =>
+            {
+                return Err(WaitCause::Borrows);
             }
-            Ok(Some((picked, take, class))) => {
+            Ok(Some(FoundNodes {
+                picked,
+                take,
+                class,
+            })) => {
                 let shorter = (secs < job.held_secs()).then_some(secs);
                 commit_start(pass, job, id, shape, way, &picked, (&take, class), shorter);
                 return Ok(true);
             }
             Ok(None) => {}
-            Err(reason) => limit = limit.or(Some(reason)),
+            Err(no) => limit = limit.or(Some(no)),
         }
     }
-    limit.map_or(Ok(false), |reason| Err(WaitCause::Limit(reason)))
+    limit.map_or(Ok(false), |no| Err(WaitCause::Limit(no)))
 }
 
 /// With a limit cut down to what there is room for.
@@ -203,10 +210,10 @@ fn find_beside(
     shape: JobClassId,
     way: usize,
     secs: u32,
-) -> FoundNodes {
+) -> NodesOrLimit {
     let mut found = find_nodes(pass, job, shape, way, secs)?;
     let end = end_after(pass.snapshot.now, Some(secs));
-    while let (Some((picked, ..)), true) = (&found, is_any_wanted_before(pass, end)) {
+    while let (Some(FoundNodes { picked, .. }), true) = (&found, is_any_wanted_before(pass, end)) {
         let mut nodes = FixedBitSet::with_capacity(pass.snapshot.nodes.len());
         picked
             .iter()
@@ -385,7 +392,8 @@ pub(crate) fn start_tasks(
             break;
         }
         if room == 0 {
-            return Some((WaitCause::Limit(array_limit(job)), 0));
+            let (kind, reason) = (LimitKind::Fixed, array_limit(job));
+            return Some((WaitCause::Limit(LimitRefusal { kind, reason }), 0));
         }
         let id = JobId(job.id.0 + u64::from(position));
         if let Err(wait) = start_now(pass, job, id, shape) {

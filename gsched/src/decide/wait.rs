@@ -6,6 +6,8 @@ use crate::backfill::planned::{DeferredStart, MOST_RESERVED_TASKS, NodeWait};
 use crate::cluster::nodes::end_after;
 use crate::decide::withheld::kept_for_others;
 use crate::job::job_class::JobClassId;
+use crate::job::reason::first_of_partition;
+use crate::ledger::holder::{LimitKind, LimitRefusal};
 use crate::mig::hold::hold_back_for;
 use crate::pass::{Pass, WaitCause};
 use crate::place::allowed::take_of;
@@ -14,8 +16,7 @@ use crate::preempt::consolidate::consolidate_for;
 use crate::preempt::nomination::is_freed_elsewhere;
 use crate::preempt::what_if::{expect_later, fits_when_idle, preempt_for};
 use crate::snapshot::PendingJob;
-use gmodel::{Reason, ReasonCode};
-use gpolicy::pending_job::UNLIMITED_SECS;
+use gmodel::Reason;
 
 /// A job that waits for resources gets a start if it is among the first, and a reason.
 pub(crate) fn keep_waiting(
@@ -25,11 +26,16 @@ pub(crate) fn keep_waiting(
     wait: WaitCause,
     tasks: u32,
 ) -> Reason {
+    let is_short_of_nodes = matches!(wait, WaitCause::Nodes);
     let mut preempting = None;
-    let (code, text) = match wait {
-        WaitCause::Limit(reason) => {
+    let short = match wait {
+        WaitCause::Borrows => {
+            pass.turn.later = Some(pass.turn.at);
+            return Reason::default();
+        }
+        WaitCause::Limit(LimitRefusal { kind, reason }) => {
             // There may be room, and only too little would stay idle: others may leave more.
-            let is_idle_kept = reason.code == ReasonCode::Headroom && tasks > 0;
+            let is_idle_kept = matches!(kind, LimitKind::Headroom(_)) && tasks > 0;
             preempting = if is_idle_kept {
                 preempt_for(pass, job, shape)
             } else {
@@ -41,12 +47,12 @@ pub(crate) fn keep_waiting(
                 }
                 return reason;
             }
-            (reason.code, None)
+            None
         }
-        WaitCause::Short(reason) => (reason.code, Some(reason.text)),
-        WaitCause::Nodes => (ReasonCode::Resources, None),
+        WaitCause::Short(reason) => Some(reason),
+        WaitCause::Nodes => None,
     };
-    if code == ReasonCode::Resources {
+    if is_short_of_nodes {
         pass.room_wanted.push(NodeWait {
             at: pass.turn.at as u32,
             job: job.id,
@@ -55,15 +61,15 @@ pub(crate) fn keep_waiting(
     let partition = pass.shape(shape).partition;
     let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
     let says = !pass.is_silent;
-    let kept = if code != ReasonCode::Resources || !says {
-        None
-    } else {
+    let kept = if is_short_of_nodes && says {
         kept_for_others(pass, shape)
+    } else {
+        None
     };
     let free = (first && says).then(|| {
         crate::job::most_free::what_is_free(pass.shape(shape), pass.snapshot, &pass.world.cluster)
     });
-    if code == ReasonCode::Resources {
+    if is_short_of_nodes {
         preempting = preempt_for(pass, job, shape);
         preempting = preempting.or_else(|| {
             if first {
@@ -111,35 +117,21 @@ pub(crate) fn keep_waiting(
             start = begin_last(pass);
         }
     }
-    if code == ReasonCode::Resources && preempting.is_none() {
+    if is_short_of_nodes && preempting.is_none() {
         hold_back_for(pass, job, partition, tasks, start);
     }
-    if let Some(reason) = preempting.or(kept) {
+    let kept = kept.map(|kept| kept.reason(&pass.memory.windows));
+    if let Some(reason) = preempting.or(kept).or(short) {
         return reason;
-    }
-    if let Some(text) = text {
-        return Reason::new(code, text);
     }
     if !says {
         return Reason::default();
     }
     let behind = &pass.shape(shape).behind;
-    let Some(free) = free else {
-        return behind.clone();
-    };
-    let needs = behind
-        .text
-        .strip_suffix(crate::job::reason::BEHIND)
-        .unwrap_or(&behind.text);
-    // A run without a limit is no promise of an end.
-    let some_day = pass
-        .snapshot
-        .now
-        .plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
-    let expected = start
-        .filter(|at| *at < some_day)
-        .map_or(String::new(), |at| format!("; room is expected by {at}"));
-    Reason::new(code, format!("{needs}; {free}{expected}"))
+    match free {
+        Some(free) => first_of_partition(behind, &free, start, pass.snapshot.now),
+        None => behind.clone(),
+    }
 }
 
 /// The first job of a partition that waits for headroom keeps what it needs from the jobs behind it, unless it would wait

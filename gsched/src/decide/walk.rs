@@ -14,7 +14,7 @@ use crate::decide::withheld::kept_for_others;
 use crate::engine::{Engine, QuickPassState};
 use crate::job::job_class::JobClassId;
 use crate::job::queue::{GroupContext, Queue, QueueGroup, QueueTurn};
-use crate::job::reason;
+use crate::job::reason::{self, KeptFor};
 use crate::ledger::Ledger;
 use crate::pass::{Pass, Slices, WaitCause};
 use crate::place::allowed::allowed_ways;
@@ -23,8 +23,8 @@ use crate::place::gpu_reservation::hold_counted;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
+use gmodel::Reason;
 use gmodel::policy::JobOrder;
-use gmodel::{Reason, ReasonCode};
 use gpolicy::fair_tree::Standings;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -298,8 +298,10 @@ fn wait_of(pass: &mut Pass, shape: JobClassId) -> Reason {
     if pass.is_silent {
         return Reason::default();
     }
-    let kept = kept_for_others(pass, shape).filter(|kept| kept.code != ReasonCode::Priority);
-    kept.unwrap_or_else(|| pass.shape(shape).behind.clone())
+    match kept_for_others(pass, shape) {
+        Some(kept @ KeptFor::Reservation { .. }) => kept.reason(&pass.memory.windows),
+        _ => pass.shape(shape).behind.clone(),
+    }
 }
 
 /// Looks at the job in a place of a line.
@@ -326,8 +328,8 @@ fn consider_next(pass: &mut Pass, line: &QueueGroup, at: usize) -> FollowUp {
             Ok(()) => return FollowUp::Next,
             Err(wait) => (wait, FollowUp::Next),
         },
-        Err(WaitCause::Limit(reason)) if !pass.limits.minds_time => {
-            (WaitCause::Limit(reason.clone()), FollowUp::Waits(reason))
+        Err(WaitCause::Limit(no)) if !pass.limits.minds_time => {
+            (WaitCause::Limit(no.clone()), FollowUp::Waits(no.reason))
         }
         Err(wait) => (wait, FollowUp::Next),
     };

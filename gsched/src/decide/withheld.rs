@@ -4,15 +4,15 @@ use crate::backfill::deferred::{is_any_wanted_before, reserve_next};
 use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::end_after;
 use crate::job::job_class::JobClassId;
+use crate::job::reason::KeptFor;
 use crate::pass::Pass;
 use crate::place::free_now::{has_room_at, is_free_now, is_short_by};
 use fixedbitset::FixedBitSet;
-use gmodel::{Reason, ReasonCode};
 
 /// Why free nodes are not given to a job class: what holds them.
-pub(crate) fn kept_for_others(pass: &mut Pass, shape: JobClassId) -> Option<Reason> {
-    if let Some(kept) = &pass.shape(shape).pass.kept {
-        return (kept.code != ReasonCode::None).then(|| kept.clone());
+pub(crate) fn kept_for_others(pass: &mut Pass, shape: JobClassId) -> Option<KeptFor> {
+    if let Some(kept) = pass.shape(shape).pass.kept {
+        return kept;
     }
     let mut kept = None;
     // A class that is full needs no second look.
@@ -35,12 +35,12 @@ pub(crate) fn kept_for_others(pass: &mut Pass, shape: JobClassId) -> Option<Reas
             kept = kept_for_jobs(pass, shape, before).filter(|_| is_free);
         }
     }
-    pass.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
+    pass.of_pass(shape).kept = Some(kept);
     kept
 }
 
 /// The window that keeps nodes on which a shape would have room.
-fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<Reason> {
+fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
     let (shape, windows) = (pass.shape(shape), &pass.memory.windows);
     windows.list.first()?;
     let end = end_after(pass.now, shape.pass.refused_secs);
@@ -52,21 +52,15 @@ fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<Reason> {
             .blocking(at, shape.claim, pass.now, end)
             .filter(|_| has_room(at))
     })?;
-    let reservation = &windows.list[at].reservation;
-    let what = if reservation.maintenance {
-        "maintenance"
-    } else {
-        "reservation"
-    };
-    let text = format!(
-        "nodes it needs are kept for {what} {:?} from {from} to {to}",
-        reservation.name
-    );
-    Some(Reason::new(ReasonCode::ReqNodeNotAvail, text))
+    Some(KeptFor::Reservation {
+        at,
+        window: (from, to),
+        by_number: false,
+    })
 }
 
 /// The reservation of so many GPUs that will hold some of a node on which a shape would have room.
-fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<Reason> {
+fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
     let shape = pass.shape(shape);
     let end = end_after(pass.now, shape.pass.refused_secs);
     let blocks = |(at, hold): &&(usize, Hold)| {
@@ -83,17 +77,17 @@ fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<Reason> {
         .filter(|counted| shape.claim.own() != Some(counted.reservation));
     let (counted, (_, hold)) =
         others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
-    let windows = &pass.memory.windows;
-    let (from, to) = windows.of(counted.reservation, hold.from).next()?;
-    let name = &windows.list[counted.reservation].reservation.name;
-    Some(Reason::new(
-        ReasonCode::ReqNodeNotAvail,
-        format!("GPUs it needs are kept for reservation {name:?} from {from} to {to}"),
-    ))
+    let at = counted.reservation;
+    let window = pass.memory.windows.of(at, hold.from).next()?;
+    Some(KeptFor::Reservation {
+        at,
+        window,
+        by_number: true,
+    })
 }
 
 /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
-fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<Reason> {
+fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<KeptFor> {
     let (shape, cluster) = (pass.shape(shape), &pass.world.cluster);
     let end = end_after(pass.now, shape.pass.refused_secs);
     let least = shape.least_gpus(0, shape.ways.first()?.last());
@@ -110,8 +104,5 @@ fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<Reason> 
         .for_each(|nodes| free.union_with(nodes));
     free.intersect_with(&shape.candidates.up);
     let first = others.find(|reserved| reserved.is_on(&free))?;
-    Some(Reason::new(
-        ReasonCode::Priority,
-        format!("what it needs is kept for job {}", first.job),
-    ))
+    Some(KeptFor::Job(first.job))
 }

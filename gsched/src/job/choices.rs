@@ -2,9 +2,10 @@
 //!
 //! Source: sbatch(1), `--partition`.
 
+use crate::job::reason::distance;
 use crate::plan::{Nomination, Preempt};
 use crate::snapshot::PendingJob;
-use gmodel::{JobId, Reason, ReasonCode};
+use gmodel::{JobId, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a pass found out about them.
@@ -92,23 +93,5 @@ impl EntryReason {
         if self.best.as_ref().is_none_or(|(best, _)| rank < *best) {
             self.best = Some((rank, wait));
         }
-    }
-}
-
-/// How far from a start a job is that waits for a reason: room comes by itself, a closed partition does not.
-fn distance(code: ReasonCode) -> u32 {
-    match code {
-        ReasonCode::JobArrayTaskLimit | ReasonCode::Preempting => 0,
-        ReasonCode::Resources => 1,
-        ReasonCode::Priority => 2,
-        ReasonCode::PartitionDown
-        | ReasonCode::PartitionInactive
-        | ReasonCode::PartitionTimeLimit
-        | ReasonCode::PartitionNodeLimit
-        | ReasonCode::PartitionConfig
-        | ReasonCode::BadConstraints => 5,
-        ReasonCode::ReqNodeNotAvail | ReasonCode::Reservation => 4,
-        ReasonCode::None => 9,
-        _ => 3,
     }
 }

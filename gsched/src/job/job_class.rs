@@ -6,6 +6,7 @@
 use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Need;
+use crate::job::reason::KeptFor;
 use crate::ledger::Take;
 use crate::snapshot::BarredNode;
 use fixedbitset::FixedBitSet;
@@ -59,8 +60,8 @@ pub struct ClassFindings {
     pub not_before: Vec<Vec<(u32, Timestamp)>>,
     /// The same of those that reservations must let run for longer: way, seconds of both kinds, and when.
     pub not_before_window: Vec<(usize, (u32, u32), Timestamp)>,
-    /// It would have room but for what is kept for others.
-    pub kept: Option<Reason>,
+    /// What holds nodes on which it would have room; `None`: not looked into.
+    pub kept: Option<Option<KeptFor>>,
     /// Whether too few nodes have room for it at this moment, for whatever time.
     pub full: Option<bool>,
     /// Anything was found out.

@@ -4,8 +4,11 @@
 
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use gmodel::config::{Partition, PartitionState};
-use gmodel::{JobSpec, Policy, Reason, ReasonCode};
+use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, Timestamp};
 use gpolicy::limits::secs_text;
+use gpolicy::pending_job::UNLIMITED_SECS;
+use gpolicy::reserved_nodes::Windows;
+use gpolicy::window::Window;
 
 /// The reason of a job with this owner's hold on it.
 pub fn held_by(owner: &str) -> Reason {
@@ -179,4 +182,81 @@ pub const BEHIND: &str = "; jobs of higher priority wait for such resources too"
 pub fn behind_others(needs: &str) -> Reason {
     let text = format!("needs {needs}{BEHIND}");
     Reason::new(ReasonCode::Priority, text)
+}
+
+/// What holds free nodes that are not given to a job class.
+#[derive(Clone, Copy, Debug)]
+pub enum KeptFor {
+    /// The reservation in this place of the windows; `by_number`: for so many GPUs, on any nodes.
+    Reservation {
+        at: usize,
+        window: Window,
+        by_number: bool,
+    },
+    /// The planned start of a job.
+    Job(JobId),
+}
+
+impl KeptFor {
+    pub fn reason(self, windows: &Windows) -> Reason {
+        match self {
+            Self::Reservation {
+                at,
+                window: (from, to),
+                by_number,
+            } => {
+                let reservation = &windows.list[at].reservation;
+                let (needs, what) = match (by_number, reservation.maintenance) {
+                    (true, _) => ("GPUs", "reservation"),
+                    (false, true) => ("nodes", "maintenance"),
+                    (false, false) => ("nodes", "reservation"),
+                };
+                let name = &reservation.name;
+                Reason::new(
+                    ReasonCode::ReqNodeNotAvail,
+                    format!("{needs} it needs are kept for {what} {name:?} from {from} to {to}"),
+                )
+            }
+            Self::Job(job) => Reason::new(
+                ReasonCode::Priority,
+                format!("what it needs is kept for job {job}"),
+            ),
+        }
+    }
+}
+
+/// The reason of the first job of a partition that waits for nodes: what its class needs, what is free, and when it is
+/// expected to start.
+pub(crate) fn first_of_partition(
+    behind: &Reason,
+    free: &str,
+    start: Option<Timestamp>,
+    now: Timestamp,
+) -> Reason {
+    let needs = behind.text.strip_suffix(BEHIND).unwrap_or(&behind.text);
+    // A run without a limit is no promise of an end.
+    let some_day = now.plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
+    let expected = start
+        .filter(|at| *at < some_day)
+        .map_or(String::new(), |at| format!("; room is expected by {at}"));
+    Reason::new(ReasonCode::Resources, format!("{needs}; {free}{expected}"))
+}
+
+/// How far from a start a job is that waits for a reason: room comes by itself, a closed partition does not. Of
+/// several entries of a job the nearest tells its reason.
+pub(crate) fn distance(code: ReasonCode) -> u32 {
+    match code {
+        ReasonCode::JobArrayTaskLimit | ReasonCode::Preempting => 0,
+        ReasonCode::Resources => 1,
+        ReasonCode::Priority => 2,
+        ReasonCode::PartitionDown
+        | ReasonCode::PartitionInactive
+        | ReasonCode::PartitionTimeLimit
+        | ReasonCode::PartitionNodeLimit
+        | ReasonCode::PartitionConfig
+        | ReasonCode::BadConstraints => 5,
+        ReasonCode::ReqNodeNotAvail | ReasonCode::Reservation => 4,
+        ReasonCode::None => 9,
+        _ => 3,
+    }
 }

@@ -16,11 +16,21 @@ pub struct Holder {
     pub ends: Option<Timestamp>,
 }
 
+/// A limit that refuses a job: which it is, and the reason for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LimitRefusal {
+    pub kind: LimitKind,
+    pub reason: Reason,
+}
+
 /// A limit that refuses a job, by the runs that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LimitKind {
-    /// No run's end makes room: a bound on one job, a cap, a licence, or more than the whole limit.
+    /// No run's end makes room: a bound on one job, a cap, or more than the whole limit.
     Fixed,
+    Licence,
+    /// What is left of the job's own reservation of GPUs.
+    Reservation,
     Bound(LimitId),
     /// Of the accounts below this one.
     Guarantee(u32),
@@ -44,14 +54,10 @@ impl Holder {
 
 impl Ledger {
     /// Everything that refuses a job that would take so much now.
-    pub(crate) fn refusing_limits(
-        &self,
-        job: &PendingJob,
-        take: &Take,
-    ) -> Vec<(Reason, LimitKind)> {
+    pub(crate) fn refusing_limits(&self, job: &PendingJob, take: &Take) -> Vec<LimitRefusal> {
         let mut all = Vec::new();
         let found: Found = &mut |reason, kind| {
-            all.push((reason, kind));
+            all.push(LimitRefusal { kind, reason });
             true
         };
         self.examine(job, take, found);
@@ -88,7 +94,10 @@ impl Ledger {
     fn is_holder(&self, kind: LimitKind, run: &RunningRun) -> bool {
         let who = self.who(&run.spec);
         match kind {
-            LimitKind::Fixed | LimitKind::ArrayCap(..) => false,
+            LimitKind::Fixed
+            | LimitKind::Licence
+            | LimitKind::Reservation
+            | LimitKind::ArrayCap(..) => false,
             LimitKind::Bound(limit) => !self.each_limit(who, &mut |_, of_run, _| of_run != limit),
             LimitKind::Guarantee(account) => {
                 let is_below = |own| self.tree.line(own).any(|above| above == account);

@@ -2,7 +2,7 @@
 //!
 //! Says how much of it a job may take, now and when runs that make room have left. What is idle is counted elsewhere.
 
-use super::holder::LimitKind;
+use super::holder::{LimitKind, LimitRefusal};
 use super::{Found, Ledger, Take, Who};
 use crate::headroom::{IdleGpus, When};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
@@ -11,7 +11,7 @@ use gpolicy::limits::{Holding, milli_text};
 use std::collections::BTreeMap;
 
 impl Ledger {
-    /// As [`Ledger::check`] where it does not matter that some of what is idle is kept: others may be made to leave more.
+    /// As [`Ledger::check_but`] without headroom and lending limits: others may be made to leave more.
     ///
     /// # Errors
     /// The first limit but headroom and lending limits.
@@ -19,14 +19,8 @@ impl Ledger {
         &self,
         job: &PendingJob,
         take: &Take,
-    ) -> Result<Option<RunClass>, Reason> {
-        let mut first = None;
-        let class = self.examine(job, take, &mut |reason, _| {
-            let is_idle_kept = reason.code == ReasonCode::Headroom;
-            first = (!is_idle_kept).then_some(reason);
-            is_idle_kept
-        });
-        first.map_or(Ok(class), Err)
+    ) -> Result<Option<RunClass>, LimitRefusal> {
+        self.check_but(job, take, |kind| matches!(kind, LimitKind::Headroom(_)))
     }
 
     /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.

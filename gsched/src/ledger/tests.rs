@@ -13,9 +13,9 @@ fn check(text: &str, want: Expect) {
         let gpus = gpolicy::priority::gpus_asked(&job.spec.request).1 / 1000;
         let mut take = take("h100", gpus);
         take.nodes = job.spec.request.nodes_min;
-        match ledger.check(job, &take) {
+        match ledger.check_but(job, &take, |_| false) {
             Ok(class) => format!("{}: {class:?}\n", job.id),
-            Err(reason) => format!("{}: {}: {}\n", job.id, reason.code, reason.text),
+            Err(no) => format!("{}: {}: {}\n", job.id, no.reason.code, no.reason.text),
         }
     });
     want.assert_eq(&answers.collect::<String>());
@@ -246,7 +246,10 @@ fn licences_are_counted_and_free_again_when_a_run_is_over() {
     let mut snapshot = world(text);
     snapshot.running[0].charged = true;
     let over = Ledger::new(&snapshot);
-    assert_eq!(over.check(&snapshot.pending[1], &take("h100", 1)), Ok(None));
+    assert_eq!(
+        over.check_but(&snapshot.pending[1], &take("h100", 1), |_| false),
+        Ok(None)
+    );
 }
 
 #[test]
@@ -283,14 +286,14 @@ fn a_cap_counts_what_was_used_what_runs_and_what_the_job_may_use() {
     snapshot.usage = Arc::new(book);
     let ledger = Ledger::new(&snapshot);
     assert_eq!(
-        ledger.check(&snapshot.pending[0], &take("h100", 1)),
+        ledger.check_but(&snapshot.pending[0], &take("h100", 1), |_| false),
         Ok(None)
     );
     let no = ledger
-        .check(&snapshot.pending[1], &take("h100", 1))
+        .check_but(&snapshot.pending[1], &take("h100", 1), |_| false)
         .unwrap_err();
     expect!["AssocGrpBilling: account lab may use 100 GPU-hours a month: 88 are used, running jobs may use 2 more by their time limits, and this job 11; the next period begins 2026-12-01T00:00:00Z"]
-        .assert_eq(&format!("{}: {}", no.code, no.text));
+        .assert_eq(&format!("{}: {}", no.reason.code, no.reason.text));
 }
 
 #[test]
@@ -323,9 +326,9 @@ fn why_lists_everything_that_stands_in_the_way() {
     );
     let ledger = Ledger::new(&snapshot);
     let codes: Vec<String> = ledger
-        .blockers(&snapshot.pending[0], &take("h100", 1))
+        .refusing_limits(&snapshot.pending[0], &take("h100", 1))
         .iter()
-        .map(|one| one.code.to_string())
+        .map(|one| one.reason.code.to_string())
         .collect();
     assert_eq!(codes, ["AssocGrpGRES", "QOSMaxJobsPerUserLimit", "Quota"]);
 }
@@ -613,7 +616,7 @@ mod properties {
                 let job = format!("job {id} {} {} {} {qos}", ACCOUNTS[step.account], USERS[step.user], step.gpus);
                 let job = world(&job).pending.remove(0);
                 let take = take(if step.h100 { "h100" } else { "a100" }, step.gpus);
-                if let Ok(class) = ledger.check(&job, &take) {
+                if let Ok(class) = ledger.check_but(&job, &take, |_| false) {
                     ledger.take(&job, &take, class, None);
                     runs.push(run_of(id, &job, step, class));
                     limits_hold(&runs);

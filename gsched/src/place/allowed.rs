@@ -8,7 +8,7 @@ use crate::headroom::When;
 use crate::job::job_class::{JobAlternative, JobClassId};
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
-use crate::ledger::holder::LimitKind;
+use crate::ledger::holder::{LimitKind, LimitRefusal};
 use crate::pass::{Pass, WaitCause};
 use crate::place::gpu_reservation::{is_counted, reserved_short};
 use crate::snapshot::PendingJob;
@@ -57,22 +57,22 @@ pub(crate) fn allowed_ways(
         )
     };
     if !pass.limits.refused.is_empty()
-        && let Some(reason) = pass.limits.refused.get(&claim())
+        && let Some(no) = pass.limits.refused.get(&claim())
     {
-        return Err(WaitCause::Limit(reason.clone()));
+        return Err(WaitCause::Limit(no.clone()));
     }
     let mut allowed = Vec::new();
     let mut no = None;
     for way in ways {
         match check_limits(pass, job, &pass.shape(shape).ways[way].take) {
             Ok(_) => allowed.push(way),
-            Err(reason) => no = no.or(Some(reason)),
+            Err(refusal) => no = no.or(Some(refusal)),
         }
     }
     match no {
-        Some(reason) if allowed.is_empty() => {
-            pass.limits.refused.insert(claim(), reason.clone());
-            Err(WaitCause::Limit(reason))
+        Some(no) if allowed.is_empty() => {
+            pass.limits.refused.insert(claim(), no.clone());
+            Err(WaitCause::Limit(no))
         }
         _ => Ok(allowed),
     }
@@ -83,22 +83,12 @@ pub(crate) fn check_limits(
     pass: &Pass,
     job: &PendingJob,
     take: &Take,
-) -> Result<Option<RunClass>, Reason> {
+) -> Result<Option<RunClass>, LimitRefusal> {
     if pass.limits.unlimited {
         return Ok(None);
     }
-    match pass.world.usage.check(job, take) {
-        Err(reason) if reason.code == ReasonCode::Licenses => {
-            let others = pass
-                .world
-                .usage
-                .blockers(job, take)
-                .into_iter()
-                .find(|other| other.code != ReasonCode::Licenses);
-            others.map_or(Ok(None), Err)
-        }
-        said => said,
-    }
+    let is_licence = |kind| kind == LimitKind::Licence;
+    pass.world.usage.check_but(job, take, is_licence)
 }
 
 /// As `check_limits`, for nodes that are known.
@@ -108,7 +98,7 @@ pub(crate) fn check_limits_on(
     shape: JobClassId,
     (take, way, secs): (&Take, usize, u32),
     picked: &PickedNodes,
-) -> Result<Option<RunClass>, Reason> {
+) -> Result<Option<RunClass>, LimitRefusal> {
     let class = check_limits(pass, job, take)?;
     kept_idle_there(pass, job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
 }
@@ -121,7 +111,7 @@ pub(crate) fn kept_idle_there(
     (take, way, secs): (&Take, usize, u32),
     picked: &PickedNodes,
     class: Option<RunClass>,
-) -> Option<Reason> {
+) -> Option<LimitRefusal> {
     if let Some(short) = reserved_short(pass, shape, &take.gpus, secs) {
         return Some(short);
     }
@@ -137,8 +127,9 @@ pub(crate) fn kept_idle_there(
             .map(|(at, part)| (at..at + 1, part))
             .collect();
         let taken = take_of(pass, shape, way, &there, secs).gpus;
-        if let Some(kept) = pass.world.usage.kept_in(at, *keeper, &taken) {
-            return Some(kept);
+        if let Some(reason) = pass.world.usage.kept_in(at, *keeper, &taken) {
+            let kind = LimitKind::Headroom(Some(*keeper));
+            return Some(LimitRefusal { kind, reason });
         }
     }
     None
@@ -223,8 +214,9 @@ pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(
                 ),
             };
             let reason = Reason::new(ReasonCode::Licenses, text);
+            let kind = LimitKind::Licence;
             return Err(if *count > all {
-                WaitCause::Limit(reason)
+                WaitCause::Limit(LimitRefusal { kind, reason })
             } else {
                 WaitCause::Short(reason)
             });
@@ -238,15 +230,14 @@ pub(crate) fn refusing_limits(
     pass: &Pass,
     job: &PendingJob,
     shape: JobClassId,
-) -> Vec<(Reason, LimitKind)> {
+) -> Vec<LimitRefusal> {
     if pass.limits.unlimited {
         return Vec::new();
     }
-    let of_way = |way: &JobAlternative| -> Vec<(Reason, LimitKind)> {
-        let limits = pass.world.usage.refusing_limits(job, &way.take).into_iter();
+    let of_way = |way: &JobAlternative| {
+        let mut limits = pass.world.usage.refusing_limits(job, &way.take);
+        limits.retain(|limit| limit.kind != LimitKind::Licence);
         limits
-            .filter(|(reason, _)| reason.code != ReasonCode::Licenses)
-            .collect()
     };
     let fewest = pass.shape(shape).ways.iter().map(of_way);
     fewest.min_by_key(Vec::len).unwrap_or_default()
@@ -257,13 +248,14 @@ pub(crate) fn first_refusing_limit(
     pass: &mut Pass,
     job: &PendingJob,
     partition: usize,
-) -> Option<(Reason, LimitKind)> {
+) -> Option<LimitRefusal> {
     if pass.array_room(job) == 0 {
         let capped = job.capped_array().zip(job.particulars.cap);
         let kind = capped.map_or(LimitKind::Fixed, |(array, cap)| {
             LimitKind::ArrayCap(array, cap.running)
         });
-        return Some((array_limit(job), kind));
+        let reason = array_limit(job);
+        return Some(LimitRefusal { kind, reason });
     }
     let shape = pass.shape_of(job, partition);
     refusing_limits(pass, job, shape).into_iter().next()

@@ -4,13 +4,14 @@ use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::ledger::Take;
-use crate::pass::{FoundNodes, Pass};
+use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::pass::{FoundNodes, NodesOrLimit, Pass};
 use crate::place::allowed::{check_limits_on, take_of};
 use crate::place::nominated_nodes::nominated_bounds;
 use crate::place::search::Ask;
 use crate::snapshot::PendingJob;
 use fixedbitset::FixedBitSet;
-use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
+use gmodel::{RunClass, Timestamp};
 use std::collections::BTreeSet;
 
 /// Node sizes that are tried for a job that takes nodes whole, of each kind.
@@ -18,7 +19,7 @@ const MOST_SIZES: usize = 8;
 
 /// What is said to a job that would take so much of some nodes: its class, or why not.
 pub(crate) type Check<'a> =
-    &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, Reason>;
+    &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, LimitRefusal>;
 
 /// Nodes outside of partitions with headroom.
 fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
@@ -104,7 +105,7 @@ pub(crate) fn find_nodes(
     shape: JobClassId,
     way: usize,
     secs: u32,
-) -> FoundNodes {
+) -> NodesOrLimit {
     find_nodes_by(pass, job, shape, way, secs, &|pass, take, picked| {
         check_limits_on(pass, job, shape, (take, way, secs), picked)
     })
@@ -118,7 +119,7 @@ pub(crate) fn find_nodes_by(
     way: usize,
     secs: u32,
     check: Check,
-) -> FoundNodes {
+) -> NodesOrLimit {
     let Some(bounds) = nominated_bounds(pass, job) else {
         return find_nodes_among(pass, job, shape, way, secs, None, check);
     };
@@ -140,7 +141,7 @@ fn find_nodes_among(
     secs: u32,
     nodes: Option<&FixedBitSet>,
     check: Check,
-) -> FoundNodes {
+) -> NodesOrLimit {
     let now = pass.now;
     let end = end_after(pass.snapshot.now, Some(secs));
     let Some(picked) = pass.search(job, shape, |search, ask| {
@@ -158,8 +159,14 @@ fn find_nodes_among(
     };
     let take = take_of(pass, shape, way, &picked, secs);
     let no = match check(pass, &take, &picked) {
-        Ok(class) => return Ok(Some((picked, take, class))),
-        Err(reason) => reason,
+        Ok(class) => {
+            return Ok(Some(FoundNodes {
+                picked,
+                take,
+                class,
+            }));
+        }
+        Err(no) => no,
     };
     let of_types = gpu_types_for(pass, shape)
         .into_iter()
@@ -187,10 +194,14 @@ fn find_nodes_among(
         let Some(picked) = found else { continue };
         let take = take_of(pass, shape, way, &picked, secs);
         if let Ok(class) = check(pass, &take, &picked) {
-            return Ok(Some((picked, take, class)));
+            return Ok(Some(FoundNodes {
+                picked,
+                take,
+                class,
+            }));
         }
     }
-    if no.code == ReasonCode::Headroom && !pass.headroom.kept_idle_on.is_empty() {
+    if matches!(no.kind, LimitKind::Headroom(_)) && !pass.headroom.kept_idle_on.is_empty() {
         let said = |pass: &Pass, picked: &PickedNodes| {
             let take = take_of(pass, shape, way, picked, secs);
             check(pass, &take, picked).map(|class| (take, class))
@@ -206,7 +217,11 @@ fn find_nodes_among(
         if let Some(picked) = found
             && let Ok((take, class)) = said(pass, &picked)
         {
-            return Ok(Some((picked, take, class)));
+            return Ok(Some(FoundNodes {
+                picked,
+                take,
+                class,
+            }));
         }
     }
     Err(no)

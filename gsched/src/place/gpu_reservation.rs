@@ -7,6 +7,7 @@ use crate::cluster::nodes::{Cluster, end_after};
 use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
 use crate::job::job_class::JobClassId;
+use crate::ledger::holder::{LimitKind, LimitRefusal};
 use crate::pass::{Pass, WaitCause};
 use crate::place::counted::{
     GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,
@@ -264,11 +265,13 @@ pub(crate) fn reserved_short(
     shape: JobClassId,
     gpus: &BTreeMap<String, u64>,
     secs: u32,
-) -> Option<Reason> {
+) -> Option<LimitRefusal> {
     let (reservation, left) = left_of(pass, shape)?;
+    let kind = LimitKind::Reservation;
     match short_of(pass, reservation, left, gpus, secs)? {
-        WaitCause::Limit(reason) | WaitCause::Short(reason) => Some(reason),
-        WaitCause::Nodes => None,
+        WaitCause::Limit(limit) => Some(limit),
+        WaitCause::Short(reason) => Some(LimitRefusal { kind, reason }),
+        WaitCause::Nodes | WaitCause::Borrows => None,
     }
 }
 
@@ -289,7 +292,10 @@ pub(crate) fn short_of(
                 gpus_text(wants, kind),
                 gpus_text(all, kind)
             );
-            return Some(WaitCause::Limit(reason(text)));
+            return Some(WaitCause::Limit(LimitRefusal {
+                kind: LimitKind::Reservation,
+                reason: reason(text),
+            }));
         }
         let free = left.least(kind, pass.now, end_after(pass.now, Some(secs)));
         if wants > free {

@@ -108,7 +108,7 @@ pub(crate) fn starts_without(
         true => find_nodes(pass, job, shape, way, secs)
             .ok()
             .flatten()
-            .map(|(picked, ..)| picked),
+            .map(|found| found.picked),
         false => pass.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
     });
     put_runs_back(pass, saved);

@@ -14,6 +14,7 @@ use crate::forecast::job_starts::forecast_jobs;
 use crate::job::job_class::JobClassId;
 use crate::job::reason;
 use crate::ledger::Take;
+use crate::ledger::holder::{LimitKind, LimitRefusal};
 use crate::mig::hold::cut_from;
 use crate::pass::{Pass, WaitCause};
 use crate::place::admission::{is_admitted_later, not_admitted};
@@ -338,9 +339,9 @@ pub(crate) fn blockers_of(
     }
     let secs = secs_now(pass, job, shape);
     let limits = refusing_limits(pass, job, shape).into_iter();
-    found.extend(limits.map(|(reason, kind)| Blocker {
-        holder: pass.world.usage.first_to_end(kind, pass.snapshot),
-        ..Blocker::of(reason)
+    found.extend(limits.map(|limit| Blocker {
+        holder: pass.world.usage.first_to_end(limit.kind, pass.snapshot),
+        ..Blocker::of(limit.reason)
     }));
     let lifted = lift_counted(pass, shape);
     // Room and licences that are kept for itself in another partition are not in its way.
@@ -350,10 +351,10 @@ pub(crate) fn blockers_of(
         reserved_ways(pass, shape, ways, job.spec.time_min_secs.unwrap_or(secs)).map(drop);
     for told in [reserved, licences_now(pass, job, secs)] {
         match told {
-            Err(WaitCause::Short(reason) | WaitCause::Limit(reason)) => {
+            Err(WaitCause::Short(reason) | WaitCause::Limit(LimitRefusal { reason, .. })) => {
                 found.push(Blocker::of(reason))
             }
-            Err(WaitCause::Nodes) | Ok(()) => {}
+            Err(WaitCause::Nodes | WaitCause::Borrows) | Ok(()) => {}
         }
     }
     // Outside of the window of its reservation there is none for it, whatever is free.
@@ -410,11 +411,11 @@ fn kept_there(
         };
         match find_nodes_by(pass, job, shape, way, secs, &check) {
             Ok(Some(_)) => return None,
-            Err(reason)
+            Err(no)
                 if with_limits
-                    || matches!(reason.code, ReasonCode::Headroom | ReasonCode::Reservation) =>
+                    || matches!(no.kind, LimitKind::Headroom(_) | LimitKind::Reservation) =>
             {
-                kept = kept.or(Some(Blocker::of(reason)))
+                kept = kept.or(Some(Blocker::of(no.reason)))
             }
             _ => {}
         }
@@ -432,7 +433,7 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
         .iter()
         .map(|kind| Some(nodes_of_type(pass, shape, kind)));
     let choices: Vec<_> = std::iter::once(None).chain(of_types).collect();
-    let mut fewest: Option<Vec<Reason>> = None;
+    let mut fewest: Option<Vec<LimitRefusal>> = None;
     for way in 0..pass.shape(shape).ways.len() {
         let smaller: Vec<_> = smaller_nodes(pass, shape, way)
             .into_iter()
@@ -454,8 +455,8 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
                 continue;
             };
             let take = take_of(pass, shape, way, &picked, secs);
-            let mut against = pass.world.usage.blockers(job, &take);
-            against.retain(|reason| reason.code != ReasonCode::Licenses);
+            let mut against = pass.world.usage.refusing_limits(job, &take);
+            against.retain(|limit| limit.kind != LimitKind::Licence);
             if fewest
                 .as_ref()
                 .is_none_or(|fewest| against.len() < fewest.len())
@@ -464,7 +465,8 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
             }
         }
     }
-    fewest.unwrap_or_default()
+    let fewest = fewest.unwrap_or_default().into_iter();
+    fewest.map(|limit| limit.reason).collect()
 }
 
 /// Whether nodes have room for a job now; limits and licences left aside.
@@ -495,7 +497,7 @@ fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker
         return Blocker {
             until: earliest,
             nearest,
-            ..Blocker::of(kept)
+            ..Blocker::of(kept.reason(&pass.memory.windows))
         };
     }
     let behind = pass.shape(shape).behind.text.clone();
