@@ -5,7 +5,6 @@
 //! amount. An engine may be kept from pass to pass: it works out anew only what changed.
 
 use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
-use crate::backfill::refusals::Refusals;
 use crate::cluster::network::most_leaves;
 use crate::cluster::picked::PickedNodes;
 use crate::engine::{Engine, Memory};
@@ -83,8 +82,6 @@ pub(crate) struct Backfilling {
     pub(crate) wanted: Vec<u32>,
     /// None is deferred.
     pub(crate) at_once: bool,
-    /// What this pass found out about some requests that holds for others, too.
-    pub(crate) refusals: Refusals,
 }
 
 pub(crate) struct Preemption<'a> {
@@ -213,7 +210,6 @@ impl<'a> Pass<'a> {
                 wants: VecDeque::new(),
                 wanted: vec![0; partitions],
                 at_once: false,
-                refusals: Refusals::default(),
             },
             preemption: Preemption {
                 usage_before: None,

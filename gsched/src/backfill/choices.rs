@@ -35,7 +35,6 @@ pub(crate) fn places_of<'p>(
 
 /// Leaves an empty one in its place: loops along the list must not miss those behind it.
 pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> PlannedStart {
-    pass.backfill.refusals.forget();
     let own = &mut pass.backfill.reserved[place];
     let lifted = PlannedStart {
         holds: std::mem::take(&mut own.holds),
@@ -93,7 +92,6 @@ pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usiz
 
 /// A reservation is gone for good: others may have its time.
 pub(crate) fn forget_not_before(pass: &mut Pass) {
-    pass.backfill.refusals.forget();
     for shape in &mut pass.memory.shapes.list {
         shape.pass.not_before.clear();
         shape.pass.not_before_window.clear();

@@ -114,17 +114,7 @@ pub(crate) fn not_before(
             .not_before_window(way, (secs, window))
             .unwrap_or(pass.now);
     }
-    let others = if job.is_choice() {
-        None
-    } else {
-        pass.backfill
-            .refusals
-            .not_before(&pass.memory.shapes.list, shape, secs)
-    };
-    of.pass
-        .not_before(way, secs)
-        .max(others)
-        .unwrap_or(pass.now)
+    of.pass.not_before(way, secs).unwrap_or(pass.now)
 }
 
 pub(crate) fn remember_not_before(
@@ -143,19 +133,6 @@ pub(crate) fn remember_not_before(
         return shapes[shape as usize]
             .pass
             .note_not_before_window(way, (secs, window), at);
-    }
-    if !job.is_choice()
-        && pass
-            .backfill
-            .refusals
-            .not_before(shapes, shape, secs)
-            .is_none_or(|known| known < at)
-    {
-        let nodes = shapes[shape as usize]
-            .ways
-            .first()
-            .map_or(0, |way| way.nodes);
-        pass.backfill.refusals.refuse_before(shape, nodes, secs, at);
     }
     pass.memory
         .shapes

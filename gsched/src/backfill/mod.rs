@@ -6,5 +6,4 @@ pub(crate) mod choices;
 pub(crate) mod deferred;
 pub(crate) mod earliest;
 pub(crate) mod planned;
-pub(crate) mod refusals;
 pub(crate) mod reserve;

@@ -97,20 +97,11 @@ fn start_beside(
             pass.of_pass(shape).refused_secs = Some(0);
             return Err(WaitCause::Nodes);
         }
-        // What it has reserved elsewhere is lifted for a job of several partitions.
-        let is_refused = !job.is_choice()
-            && pass
-                .backfill
-                .refusals
-                .is_refused(&pass.memory.shapes.list, shape, secs);
-        if !is_refused && start_one_way(pass, job, id, shape, ways, secs)? {
+        if start_one_way(pass, job, id, shape, ways, secs)? {
             return Ok(());
         }
         if ways.len() == pass.shape(shape).ways.len() && !is_bound(pass, job) {
             pass.of_pass(shape).refused_secs = Some(secs);
-            if !is_refused {
-                pass.backfill.refusals.refuse_now(shape, secs);
-            }
         }
     }
     // Rooms of an earlier moment say too little of a time that is cut to what they have.

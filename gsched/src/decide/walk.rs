@@ -4,7 +4,6 @@
 //! pass: the same way along the lines that a freed node can serve.
 
 use crate::backfill::deferred::may_reserve;
-use crate::backfill::refusals::Refusals;
 use crate::changes::Changes;
 use crate::decide::consider::consider_shape;
 use crate::decide::finish::finish;
@@ -179,7 +178,6 @@ pub(crate) fn walk_lines(
     hold_counted(&mut pass);
     pass.work.slices = slices;
     pass.is_silent = pass.memory.silent;
-    pass.backfill.refusals = Refusals::kept();
     let mut turns = Turns::new(&queue, &mut pass.memory.standings, snapshot, |_| true);
     let mut passed: Vec<SkippedJobs> = Vec::new();
     while let Some((number, at)) = turns.next() {

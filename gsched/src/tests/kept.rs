@@ -527,42 +527,6 @@ fn a_silent_engine_starts_the_same_and_tells_nobody_why_he_waits() {
 }
 
 #[test]
-fn who_asks_for_more_than_one_who_was_refused_is_not_searched_for() {
-    let probes = |more: &str| {
-        let text = "node n1 h100:8
-             node n2 h100:8
-             running 1 n1 gpus=0-3 left=1000
-             running 2 n2 gpus=0-3 left=1000
-             job nodes=2 gpn=8 time=100
-             job gpus=4 cpus=8 time=2000
-             ";
-        let mut engine = Engine::default();
-        let plan = engine.plan(&picture(&format!("{text}{more}")), all());
-        (engine.memory.probed, plan.starts.len())
-    };
-    let (before, starts) = probes("");
-    assert_eq!(starts, 0, "the second would stand in the way of the first");
-    assert_eq!(
-        probes("job nodes=2 gpn=4 cpus=9 time=2100"),
-        (before, 0),
-        "more of more nodes for longer"
-    );
-    assert!(
-        probes("job gpus=4 cpus=7 time=2000").0 > before,
-        "fewer CPUs"
-    );
-    assert!(
-        probes("job gpus=3 cpus=8 time=2000").0 > before,
-        "fewer GPUs"
-    );
-    assert_eq!(
-        probes("job gpus=4 cpus=9 time=900").1,
-        1,
-        "it is over when the first begins"
-    );
-}
-
-#[test]
 fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
     let mut snapshot = picture(
         "node n1 h100:4
