@@ -7,16 +7,14 @@ use crate::backfill::deferred::may_reserve;
 use crate::changes::Changes;
 use crate::decide::consider::consider_shape;
 use crate::decide::finish::finish;
-use crate::decide::start::start_by;
-use crate::decide::wait::keep_waiting;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::{Engine, QuickPassState};
 use crate::job::job_class::JobClassId;
 use crate::job::queue::{GroupContext, Queue, QueueGroup, QueueTurn};
 use crate::job::reason::{self, KeptFor};
 use crate::ledger::Ledger;
-use crate::pass::{Pass, Slices, WaitCause};
-use crate::place::allowed::allowed_ways;
+use crate::pass::{Pass, Slices};
+use crate::place::allowed::{allowed_ways, limit_of_class};
 use crate::place::free_now::is_full_at_first;
 use crate::place::gpu_reservation::hold_counted;
 use crate::plan::{Plan, WorkBudget};
@@ -309,31 +307,22 @@ fn consider_next(pass: &mut Pass, line: &QueueGroup, at: usize) -> FollowUp {
     if pass.is_settled(job) {
         return FollowUp::Next;
     }
-    if line.alone {
-        let reason = match reason::standing(
-            job,
-            &pass.snapshot.config.partitions[line.partition],
-            pass.snapshot,
-        ) {
-            Some(reason) => Some(reason),
-            None => consider_shape(pass, job, line.shape),
-        };
-        pass.tell(job, reason);
+    let partition = &pass.snapshot.config.partitions[line.partition];
+    // Of others it was looked into when they came into the queue.
+    let standing = line
+        .alone
+        .then(|| reason::standing(job, partition, pass.snapshot));
+    let reason = standing
+        .flatten()
+        .or_else(|| consider_shape(pass, job, line.shape));
+    pass.tell(job, reason);
+    if line.alone || pass.limits.minds_time {
         return FollowUp::Next;
     }
-    let (wait, behind) = match allowed_ways(pass, job, line.shape, line.secs[at]) {
-        Ok(ways) => match start_by(pass, job, job.id, line.shape, &ways) {
-            Ok(()) => return FollowUp::Next,
-            Err(wait) => (wait, FollowUp::Next),
-        },
-        Err(WaitCause::Limit(no)) if !pass.limits.minds_time => {
-            (WaitCause::Limit(no.clone()), FollowUp::Waits(no.reason))
-        }
-        Err(wait) => (wait, FollowUp::Next),
-    };
-    let reason = keep_waiting(pass, job, line.shape, wait, 1);
-    pass.tell(job, Some(reason));
-    behind
+    match limit_of_class(pass, job, line.shape, line.secs[at]) {
+        Some(limit) => FollowUp::Waits(limit.reason),
+        None => FollowUp::Next,
+    }
 }
 
 /// Gives a reason to all jobs that were not looked at and have another.

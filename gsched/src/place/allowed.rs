@@ -9,7 +9,7 @@ use crate::job::job_class::{JobAlternative, JobClassId};
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
 use crate::ledger::holder::{LimitKind, LimitRefusal};
-use crate::pass::{Pass, WaitCause};
+use crate::pass::{LimitClaim, Pass, WaitCause};
 use crate::place::gpu_reservation::{is_counted, reserved_short};
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
@@ -36,30 +36,8 @@ pub(crate) fn allowed_ways(
     if pass.limits.unlimited {
         return Ok(ways.collect());
     }
-    let spec = &job.spec;
-    let claim = || {
-        let (account, user, qos) = (
-            spec.account.clone(),
-            spec.user.name.clone(),
-            spec.qos.clone(),
-        );
-        (
-            shape,
-            account,
-            user,
-            qos,
-            (
-                spec.borrow,
-                spec.requeue,
-                job.particulars.preempted.is_some(),
-            ),
-            secs,
-        )
-    };
-    if !pass.limits.refused.is_empty()
-        && let Some(no) = pass.limits.refused.get(&claim())
-    {
-        return Err(WaitCause::Limit(no.clone()));
+    if let Some(no) = limit_of_class(pass, job, shape, secs) {
+        return Err(WaitCause::Limit(no));
     }
     let mut allowed = Vec::new();
     let mut no = None;
@@ -71,11 +49,39 @@ pub(crate) fn allowed_ways(
     }
     match no {
         Some(no) if allowed.is_empty() => {
-            pass.limits.refused.insert(claim(), no.clone());
+            let claim = claim_of(job, shape, secs);
+            pass.limits.refused.insert(claim, no.clone());
             Err(WaitCause::Limit(no))
         }
         _ => Ok(allowed),
     }
+}
+
+/// The limit that refused a job's class in this pass, by whatever way: usage only grows.
+pub(crate) fn limit_of_class(
+    pass: &Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+    secs: u32,
+) -> Option<LimitRefusal> {
+    let refused = &pass.limits.refused;
+    if refused.is_empty() {
+        return None;
+    }
+    refused.get(&claim_of(job, shape, secs)).cloned()
+}
+
+fn claim_of(job: &PendingJob, shape: JobClassId, secs: u32) -> LimitClaim {
+    let spec = &job.spec;
+    let was_preempted = job.particulars.preempted.is_some();
+    (
+        shape,
+        spec.account.clone(),
+        spec.user.name.clone(),
+        spec.qos.clone(),
+        (spec.borrow, spec.requeue, was_preempted),
+        secs,
+    )
 }
 
 /// What limits say, and the class. Licences are for the timeline to judge.
