@@ -343,6 +343,14 @@ impl<'a> Pass<'a> {
         look(&mut search, &ask)
     }
 
+    /// What `look` finds in a trial of the world, which is rolled back.
+    pub(crate) fn try_out<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
+        self.world.begin_trial();
+        let found = look(self);
+        self.world.roll_back();
+        found
+    }
+
     /// Whether a job before it waits and backfill is off.
     pub(crate) fn must_not_pass(&self, partition: usize) -> bool {
         self.backfill.waiting[partition] && self.snapshot.config.scheduler.backfill == Backfill::Off

@@ -4,6 +4,7 @@
 
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Count;
+use crate::headroom::IdleGpus;
 use crate::ledger::Ledger;
 use crate::place::counted::GpuReservation;
 use crate::place::limits_in_force::licences;
@@ -21,6 +22,8 @@ pub(crate) struct World<'a> {
     pub licences: BTreeMap<String, Count>,
     /// Started tasks without a run in the snapshot yet, by their capped array.
     pub array_starts: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// What was counted as idle before the trial under way.
+    idle_before: Option<IdleGpus>,
 }
 
 impl<'a> World<'a> {
@@ -31,6 +34,31 @@ impl<'a> World<'a> {
             reservations: Vec::new(),
             licences: licences(snapshot),
             array_starts: BTreeMap::new(),
+            idle_before: None,
+        }
+    }
+
+    /// Begins a trial: what becomes of node states, and of what is idle, can be rolled back.
+    pub fn begin_trial(&mut self) {
+        self.cluster.begin_trial();
+    }
+
+    /// In a trial, what is idle is counted otherwise.
+    pub fn count_idle(&mut self, change: impl FnOnce(&mut Ledger) -> IdleGpus) {
+        self.idle_before = Some(change(&mut self.usage));
+    }
+
+    /// What the trial changed stays.
+    pub fn commit_trial(&mut self) {
+        self.cluster.commit_trial();
+        self.idle_before = None;
+    }
+
+    /// What a trial changed, if there is one, is undone.
+    pub fn roll_back(&mut self) {
+        self.cluster.roll_back();
+        if let Some(idle) = self.idle_before.take() {
+            self.usage.put_idle_back(idle);
         }
     }
 }

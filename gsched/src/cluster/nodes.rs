@@ -33,6 +33,8 @@ pub struct Cluster {
     rooms: NodeStates,
     /// What the planned start under way makes of node states, and holds of them.
     held: ByNodeState<(NodeStateId, Hold)>,
+    /// What the trial under way changed; `None`: there is none.
+    undo: Option<ClusterUndo>,
     /// Of each node, before this pass.
     base_of: Vec<NodeStateId>,
     /// Of each node, in this pass.
@@ -55,12 +57,17 @@ pub struct Cluster {
     pub(crate) usual: UsualJobs,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
-    /// Nodes with a state that the last `sync` worked out anew.
-    pub changed: Vec<usize>,
-    /// Those of them on which something is free that was not.
+    /// Nodes on which the last `sync` found something free that was not.
     pub freed: Vec<Range<usize>>,
     /// How often `sync` was called.
     pub synced: u64,
+}
+
+/// What a trial changed of nodes: their states before, in the order of the changes, and which were filed.
+#[derive(Debug, Default)]
+struct ClusterUndo {
+    states: Vec<(usize, NodeStateId)>,
+    filed: Vec<usize>,
 }
 
 /// One node.
@@ -311,6 +318,10 @@ impl Cluster {
 
     /// Puts it down for nodes that follow each other and had one.
     fn place_room(&mut self, nodes: Range<usize>, room: NodeStateId) {
+        if let Some(undo) = &mut self.undo {
+            let before = nodes.clone().map(|at| (at, self.room_of[at]));
+            undo.states.extend(before);
+        }
         self.room_of[nodes.clone()].fill(room);
         break_before(&mut self.breaks, &self.room_of, nodes.start);
         break_before(&mut self.breaks, &self.room_of, nodes.end);
@@ -319,11 +330,28 @@ impl Cluster {
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
     pub fn touch(&mut self, at: usize) -> &mut NodeState {
         let made = self.rooms.add_like(self.room_of[at]);
-        self.rooms.change(self.room_of[at], made, 1);
-        self.room_of[at] = made;
-        break_before(&mut self.breaks, &self.room_of, at);
-        break_before(&mut self.breaks, &self.room_of, at + 1);
+        self.set_room(at, made);
         self.rooms.get_mut(made)
+    }
+
+    /// Notes from here on what becomes of node states, to roll it back.
+    pub(crate) fn begin_trial(&mut self) {
+        debug_assert!(self.undo.is_none(), "a trial is within no other");
+        self.undo = Some(ClusterUndo::default());
+    }
+
+    /// What a trial changed stays.
+    pub(crate) fn commit_trial(&mut self) {
+        self.undo = None;
+    }
+
+    /// Undoes what a trial changed.
+    pub(crate) fn roll_back(&mut self) {
+        let ClusterUndo { states, filed } = self.undo.take().unwrap_or_default();
+        for (at, state) in states.into_iter().rev() {
+            self.set_room(at, state);
+        }
+        filed.into_iter().for_each(|at| self.file(at));
     }
 
     /// When the last of the runs that hold something of a slot ends; `None` for what no run is known to hold.
@@ -344,6 +372,9 @@ impl Cluster {
 
     /// Puts a node into the sets for what is free on it now.
     pub fn file(&mut self, at: usize) {
+        if let Some(undo) = &mut self.undo {
+            undo.filed.push(at);
+        }
         let nodes = self.nodes.len();
         let room = self.rooms.get(self.room_of[at]);
         let cpus = room.profile.free_at(self.now).cpus;

@@ -242,6 +242,9 @@ fn start_again(
     };
     let place = pass.backfill.reserved.iter().position(mine);
     let own = place.map(|place| pass.backfill.reserved.remove(place));
+    if own.is_some() {
+        pass.world.begin_trial();
+    }
     for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
         nodes
             .clone()
@@ -260,21 +263,13 @@ fn start_again(
             continue;
         }
         if let Err(wait) = start_now(pass, job, id, line.shape) {
-            hold_planned_again(pass, own);
+            pass.world.roll_back();
+            pass.backfill.reserved.extend(own);
             return Err(wait);
         }
         started.insert(id);
         room -= 1;
     }
+    pass.world.commit_trial();
     Ok(())
-}
-
-fn hold_planned_again(pass: &mut Pass, own: Option<PlannedStart>) {
-    let Some(own) = own else { return };
-    for (hold, nodes) in &own.holds {
-        nodes
-            .clone()
-            .for_each(|at| pass.world.cluster.touch(at).hold_again(hold));
-    }
-    pass.backfill.reserved.push(own);
 }

@@ -9,8 +9,8 @@ use crate::cluster::node_state::NodeState;
 use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::PickedNodes;
-use crate::headroom::IdleGpus;
 use crate::job::job_class::JobClassId;
+use crate::ledger::Ledger;
 use crate::pass::Pass;
 use crate::place::allowed::{check_limits, secs_now, take_of};
 use crate::place::find::{find_nodes, gpu_types_for, nodes_of_type, smaller_nodes};
@@ -50,13 +50,6 @@ pub(crate) fn keep_those_who_went_for(pass: &mut Pass, job: JobId) {
     }
 }
 
-/// What is put back after a look at what would be.
-struct Trial {
-    rooms: Vec<(usize, NodeStateId)>,
-    /// Where anything of it is kept.
-    idle: Option<IdleGpus>,
-}
-
 /// Whether the policy allows any preemption.
 pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
     let pairs = snapshot
@@ -82,11 +75,11 @@ fn fits_without(
 /// Whether a job could start now on an idle cluster without planned starts.
 pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let secs = secs_now(pass, job, shape);
-    let saved = without_all_runs(pass);
-    let fits = (0..pass.shape(shape).ways.len())
-        .any(|way| matches!(find_nodes(pass, job, shape, way, secs), Ok(Some(_))));
-    put_runs_back(pass, saved);
-    fits
+    pass.try_out(|pass| {
+        without_all_runs(pass);
+        (0..pass.shape(shape).ways.len())
+            .any(|way| matches!(find_nodes(pass, job, shape, way, secs), Ok(Some(_))))
+    })
 }
 
 /// Where it could.
@@ -101,18 +94,18 @@ pub(crate) fn starts_without(
     let end = end_after(now, Some(secs));
     let is_checked =
         pass.world.usage.keeps_idle() || (!pass.limits.unlimited && is_open(pass, shape));
-    let saved = without_runs(pass, gone);
     let ways = pass.shape(shape).ways.len();
-    let found = (0..ways).find_map(|way| match is_checked {
-        // Beside what must stay idle, and within its limits on those nodes, too.
-        true => find_nodes(pass, job, shape, way, secs)
-            .ok()
-            .flatten()
-            .map(|found| found.picked),
-        false => pass.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
-    });
-    put_runs_back(pass, saved);
-    found
+    pass.try_out(|pass| {
+        without_runs(pass, gone);
+        (0..ways).find_map(|way| match is_checked {
+            // Beside what must stay idle, and within its limits on those nodes, too.
+            true => find_nodes(pass, job, shape, way, secs)
+                .ok()
+                .flatten()
+                .map(|found| found.picked),
+            false => pass.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
+        })
+    })
 }
 
 /// Whether it is known only on its nodes what a job takes of limits and guarantees: GPUs of any type, in one of several ways, or all of
@@ -133,12 +126,12 @@ fn is_owed_without(
     shape: JobClassId,
     gone: &BTreeSet<RunId>,
 ) -> Option<PickedNodes> {
-    let saved = without_runs(pass, gone);
     let secs = secs_now(pass, job, shape);
     let ways = pass.shape(shape).ways.len();
-    let found = (0..ways).find_map(|way| find_guaranteed(pass, job, shape, way, secs));
-    put_runs_back(pass, saved);
-    found
+    pass.try_out(|pass| {
+        without_runs(pass, gone);
+        (0..ways).find_map(|way| find_guaranteed(pass, job, shape, way, secs))
+    })
 }
 
 fn find_guaranteed(
@@ -178,8 +171,8 @@ fn find_guaranteed(
     })
 }
 
-/// Takes runs off their nodes; what was before.
-fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Trial {
+/// Takes runs off their nodes, in a trial.
+fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
     let now = pass.snapshot.now;
     let runs: BTreeSet<RunId> = gone
         .iter()
@@ -198,7 +191,6 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Trial {
     let nodes: BTreeSet<usize> = shares
         .filter_map(|share| cluster.place(share.node))
         .collect();
-    let mut saved = Vec::with_capacity(nodes.len());
     for at in nodes {
         let mut room = cluster.room(at).clone();
         let make = &cluster.makes.list[cluster.nodes[at].make as usize];
@@ -219,7 +211,6 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Trial {
                 false => room.leave(make, share, now, end),
             }
         }
-        saved.push((at, cluster.room_id(at)));
         *cluster.touch(at) = room;
         cluster.file(at);
     }
@@ -227,21 +218,17 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Trial {
         .iter()
         .filter_map(of_run)
         .filter(|run| !stands_still(pass.snapshot, run));
-    let idle = pass
-        .world
-        .usage
-        .keeps_idle()
-        .then(|| pass.world.usage.idle_without(leave, pass.snapshot));
-    Trial { rooms: saved, idle }
+    if pass.world.usage.keeps_idle() {
+        pass.world
+            .count_idle(|usage| usage.idle_without(leave, pass.snapshot));
+    }
 }
 
-/// Takes all runs off.
-fn without_all_runs(pass: &mut Pass) -> Trial {
+/// Takes all runs off, in a trial.
+fn without_all_runs(pass: &mut Pass) {
     let cluster = &mut pass.world.cluster;
     let mut idle: BTreeMap<NodeClassId, NodeStateId> = BTreeMap::new();
-    let mut saved = Vec::with_capacity(cluster.nodes.len());
     for at in 0..cluster.nodes.len() {
-        saved.push((at, cluster.room_id(at)));
         let make = cluster.nodes[at].make;
         match idle.get(&make) {
             Some(room) => cluster.set_room(at, *room),
@@ -253,21 +240,7 @@ fn without_all_runs(pass: &mut Pass) -> Trial {
         }
         cluster.file(at);
     }
-    Trial {
-        rooms: saved,
-        idle: Some(pass.world.usage.idle_without_all()),
-    }
-}
-
-fn put_runs_back(pass: &mut Pass, before: Trial) {
-    for (at, room) in before.rooms {
-        pass.world.cluster.set_room(at, room);
-        pass.world.cluster.file(at);
-    }
-    before
-        .idle
-        .into_iter()
-        .for_each(|idle| pass.world.usage.put_idle_back(idle));
+    pass.world.count_idle(Ledger::idle_without_all);
 }
 
 /// Chooses victims for a job that waits for nodes, where the policy allows it, and nominates their nodes for it.

@@ -20,6 +20,7 @@ impl Cluster {
         need: impl Fn(usize, NodeClassId) -> Option<&'n Need>,
         (from, to): (Timestamp, Timestamp),
     ) -> Option<Holds> {
+        debug_assert!(self.undo.is_none(), "a trial plans no starts");
         let mut holds: Holds = Vec::with_capacity(picked.len());
         let mut part = None;
         for (nodes, of) in picked {

@@ -94,12 +94,10 @@ impl Cluster {
 
     /// Works out the states of nodes that changed.
     fn work_out(&mut self, snapshot: &Snapshot, dirty: &FixedBitSet) {
-        self.changed = dirty.ones().collect();
         self.freed.clear();
-        for place in 0..self.changed.len() {
-            let at = self.changed[place];
+        let mut before = None;
+        for at in dirty.ones() {
             // The nodes of a run mostly follow each other.
-            let before = place.checked_sub(1).map(|place| self.changed[place]);
             let base = self.base_like(before, at, snapshot);
             let had = self.rooms.get(self.base_of[at]);
             if !had.has_now_all_of(self.rooms.get(base)) {
@@ -112,9 +110,10 @@ impl Cluster {
                 .leave(std::mem::replace(&mut self.base_of[at], base));
             self.room_of[at] = base;
             self.file(at);
+            before = Some(at);
         }
         self.filed.clear();
-        for at in self.changed.iter().flat_map(|at| [*at, *at + 1]) {
+        for at in dirty.ones().flat_map(|at| [at, at + 1]) {
             break_before(&mut self.base_breaks, &self.base_of, at);
         }
         self.breaks.clone_from(&self.base_breaks);
