@@ -143,6 +143,8 @@ A site changes an entry, adds one, or switches one off in TOML; what is not name
 An Xid that an entry of the site's own names is evidence of that one only.
 An Xid that comes by the event set and in the kernel log counts once. A storm raises a count: a sign that stands is told again after 1, 2, 4
 and so on up to 60 minutes.
+A sensor that lies drains nothing: a counter that falls is believed after 60 readings, the highest number of a counter is no value, and so are temperatures above
+150 C and limits of 0. What has to last begins anew where there was no reading for ten minutes or the clock was set.
 ";
 
 const SITE: &str = r#"

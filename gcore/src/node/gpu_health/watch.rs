@@ -90,6 +90,9 @@ pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<HealthVe
 struct Baseline {
     counters: BTreeMap<String, u64>,
     ecc_uncorrected_ever: Option<u64>,
+    /// Counters that fell: how many readings have shown less than `counters` says. No time: clocks are set.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    fallen: BTreeMap<String, u32>,
     /// Links that were down when the GPU was accepted, and have not been up since: no cable leads there.
     links_never_up: Vec<u32>,
 }
@@ -129,13 +132,28 @@ const FIRST_PATIENCE_SECS: i64 = 60;
 const MOST_PATIENCE_SECS: i64 = 3600;
 /// Under less load than this a PCIe link may rest.
 const BUSY_PERCENT: u32 = 30;
+/// A counter that fell is believed after so many readings, ten minutes of them: a sensor that lies is back before that.
+const FALLEN_READINGS: u32 = 60;
+/// A state that is seen again after longer than this began anew: nobody looked meanwhile, or the clock was set.
+const UNSEEN_SECS: i64 = 600;
+/// Silicon is not hotter than this: a sensor that says so lies.
+const MOST_CELSIUS: u32 = 150;
+/// No PCIe link has more lanes or a higher generation.
+const MOST_PCIE: u32 = 32;
+/// In [`Baseline::fallen`], beside the words of the counters.
+const ECC_EVER: &str = "ecc-uncorrected-ever";
 
 impl GpuWatch {
     /// A watch that takes the GPU as it is: nothing that `reading` shows counts as new, no sign stands. For a GPU that is put
     /// into service, after its burn-in.
     pub fn accepting(reading: &GpuReading) -> GpuWatch {
+        let mut before = Baseline {
+            links_never_up: reading.nvlinks_down.clone(),
+            ..Baseline::default()
+        };
+        before.take(reading);
         GpuWatch {
-            before: Some(Baseline::of(reading, reading.nvlinks_down.clone())),
+            before: Some(before),
             tallies: BTreeMap::new(),
         }
     }
@@ -149,7 +167,8 @@ impl GpuWatch {
     ) -> Vec<SignChange> {
         let mut changes = Vec::new();
         let silent = reading.fault.as_ref().map(|fault| fault.kind);
-        let never_up = match &self.before {
+        let mut before = self.before.take();
+        let mut never_up = match &before {
             Some(before) => before.links_never_up.clone(),
             None => first_links_down(reading),
         };
@@ -163,7 +182,7 @@ impl GpuWatch {
                     changes.extend(self.state_of(catalogue, name, kind, seen, now));
                 }
                 Evidence::Counter(counted) if silent.is_none() => {
-                    let rise = self.rise(*counted, reading);
+                    let rise = rise(before.as_ref(), *counted, reading);
                     if rise > 0 {
                         let seen = Observation {
                             source: EventSource::Reading,
@@ -177,13 +196,13 @@ impl GpuWatch {
             }
         }
         if silent.is_none() {
-            let still_never_up = |link: &u32| reading.nvlinks_down.contains(link);
-            self.before = Some(Baseline::of(
-                reading,
-                never_up.into_iter().filter(still_never_up).collect(),
-            ));
+            never_up.retain(|link| reading.nvlinks_down.contains(link));
+            let taken = before.get_or_insert_default();
+            taken.links_never_up = never_up;
+            taken.take(reading);
             changes.extend(self.over(catalogue, now));
         }
+        self.before = before;
         changes
     }
 
@@ -334,6 +353,9 @@ impl GpuWatch {
             return None;
         };
         let tally = self.tally(name, now);
+        if now < tally.last_seen || now.since_secs(tally.last_seen) > UNSEEN_SECS {
+            tally.since = None;
+        }
         tally.last_seen = now;
         let since = *tally.since.get_or_insert(now);
         if let Some(standing) = &mut tally.standing {
@@ -365,47 +387,70 @@ impl GpuWatch {
         });
         changes
     }
-
-    /// By how much a counter rose since the reading before. One that fell began anew, and all it shows is new.
-    fn rise(&self, counted: SignCounter, reading: &GpuReading) -> u64 {
-        let rise = |old: Option<u64>, new: Option<u64>| match (old, new) {
-            (Some(old), Some(new)) if new >= old => new - old,
-            (Some(_), Some(new)) => new,
-            _ => 0,
-        };
-        let new = counter(counted, reading);
-        let Some(before) = &self.before else {
-            // At the first reading, errors since the driver was loaded count as new; other counters may be years old.
-            return if counted == SignCounter::EccUncorrected {
-                new.unwrap_or(0)
-            } else {
-                0
-            };
-        };
-        let old = before.counters.get(counted.word()).copied();
-        let risen = rise(old, new);
-        if counted == SignCounter::EccUncorrected {
-            return risen.max(rise(
-                before.ecc_uncorrected_ever,
-                reading.ecc_uncorrected_ever,
-            ));
-        }
-        risen
-    }
 }
 
 impl Baseline {
-    fn of(reading: &GpuReading, links_never_up: Vec<u32>) -> Baseline {
-        let counters = SignCounter::ALL.iter();
-        Baseline {
-            counters: counters
-                .filter_map(|(counted, word)| {
-                    Some(((*word).to_owned(), counter(*counted, reading)?))
-                })
-                .collect(),
-            ecc_uncorrected_ever: reading.ecc_uncorrected_ever,
-            links_never_up,
+    /// Keeps what a reading shows. A counter that it does not tell stays as it was; one that fell stays until that is believed.
+    fn take(&mut self, reading: &GpuReading) {
+        for (counted, word) in SignCounter::ALL {
+            if let Some(new) = counter(*counted, reading) {
+                let old = self.counters.get(*word).copied();
+                if self.believes(word, old, new) {
+                    match self.counters.get_mut(*word) {
+                        Some(kept) => *kept = new,
+                        None => drop(self.counters.insert((*word).to_owned(), new)),
+                    }
+                }
+            }
         }
+        if let Some(new) = told(reading.ecc_uncorrected_ever)
+            && self.believes(ECC_EVER, self.ecc_uncorrected_ever, new)
+        {
+            self.ecc_uncorrected_ever = Some(new);
+        }
+    }
+
+    /// Whether what a counter shows is the new base.
+    fn believes(&mut self, word: &str, old: Option<u64>, new: u64) -> bool {
+        let believed = old.is_none_or(|old| new >= old) || self.has_fallen(word);
+        if believed {
+            self.fallen.remove(word);
+        } else {
+            *self.fallen.entry(word.to_owned()).or_default() += 1;
+        }
+        believed
+    }
+
+    /// The counter did begin anew: it has been low for long.
+    fn has_fallen(&self, word: &str) -> bool {
+        self.fallen
+            .get(word)
+            .is_some_and(|readings| *readings >= FALLEN_READINGS)
+    }
+}
+
+/// By how much a counter rose since the reading before. One that fell began anew, once that is believed: then all it shows is new.
+fn rise(before: Option<&Baseline>, counted: SignCounter, reading: &GpuReading) -> u64 {
+    let new = counter(counted, reading);
+    let Some(before) = before else {
+        // At the first reading, errors since the driver was loaded count as new; other counters may be years old.
+        return match counted {
+            SignCounter::EccUncorrected => new.unwrap_or(0),
+            _ => 0,
+        };
+    };
+    let risen = match (before.counters.get(counted.word()), new) {
+        (Some(old), Some(new)) if new >= *old => new - old,
+        (Some(_), Some(new)) if before.has_fallen(counted.word()) => new,
+        _ => 0,
+    };
+    // The sum over the board's life never begins anew.
+    let ever = before
+        .ecc_uncorrected_ever
+        .zip(told(reading.ecc_uncorrected_ever));
+    match (counted, ever) {
+        (SignCounter::EccUncorrected, Some((old, new))) => risen.max(new.saturating_sub(old)),
+        _ => risen,
     }
 }
 
@@ -474,8 +519,13 @@ fn first_links_down(reading: &GpuReading) -> Vec<u32> {
     }
 }
 
+/// A counter's value, where it is one: the highest number of its width is the driver's "no value".
+fn told(value: Option<u64>) -> Option<u64> {
+    value.filter(|value| *value != u64::MAX && *value != u64::from(u32::MAX))
+}
+
 fn counter(counted: SignCounter, reading: &GpuReading) -> Option<u64> {
-    match counted {
+    told(match counted {
         SignCounter::EccUncorrected => reading.ecc_uncorrected,
         SignCounter::EccCorrected => reading.ecc_corrected,
         SignCounter::NvlinkErrors => reading.nvlink_errors,
@@ -483,7 +533,19 @@ fn counter(counted: SignCounter, reading: &GpuReading) -> Option<u64> {
         SignCounter::HeatSlowed => reading.heat_slowed_ms,
         SignCounter::PowerSlowed => reading.power_slowed_ms,
         SignCounter::RowsRemapped => reading.rows_remapped,
-    }
+    })
+}
+
+/// A temperature or its limit, where silicon can have it.
+fn celsius(value: Option<u32>) -> Option<u32> {
+    value.filter(|value| (1..=MOST_CELSIUS).contains(value))
+}
+
+/// Lanes or a generation of PCIe, with the most that there could be, where a link can have them.
+fn below_most(now: Option<u32>, most: Option<u32>) -> Option<(u32, u32)> {
+    let is_one = |value: &u32| (1..=MOST_PCIE).contains(value);
+    let (now, most) = (now.filter(is_one)?, most.filter(is_one)?);
+    (now < most).then_some((now, most))
 }
 
 fn counted_text(counted: SignCounter, rise: u64) -> String {
@@ -541,27 +603,23 @@ fn state_seen(
             flag(reading.retirement_pending, "a page retirement is pending")
         }
         SignState::PagesRetired => {
-            let pages = reading
-                .pages_retired
-                .filter(|&pages| pages >= kind.threshold)?;
+            let pages = told(reading.pages_retired).filter(|&pages| pages >= kind.threshold)?;
             Some(format!("{pages} pages are retired"))
         }
         SignState::NvlinkDown => links_seen_down(reading, links_never_up),
         SignState::PcieWidth => {
-            let (now, most) = (reading.pcie_width?, reading.pcie_width_max?);
-            (now > 0 && now < most).then(|| format!("{now} of {most} PCIe lanes"))
+            let (now, most) = below_most(reading.pcie_width, reading.pcie_width_max)?;
+            Some(format!("{now} of {most} PCIe lanes"))
         }
         SignState::PcieGeneration => {
-            let (now, most) = (reading.pcie_gen?, reading.pcie_gen_max?);
+            let (now, most) = below_most(reading.pcie_gen, reading.pcie_gen_max)?;
             let busy = reading.busy_percent? >= BUSY_PERCENT;
-            (busy && now > 0 && now < most)
-                .then(|| format!("PCIe generation {now} of {most} under load"))
+            busy.then(|| format!("PCIe generation {now} of {most} under load"))
         }
         SignState::Hot => {
-            let limit = reading
-                .slowdown_c
-                .filter(|&limit| reading.temperature_c >= Some(limit));
-            let celsius = reading.temperature_c.unwrap_or_default();
+            let now = celsius(reading.temperature_c);
+            let limit = celsius(reading.slowdown_c).filter(|limit| now >= Some(*limit));
+            let celsius = now.unwrap_or_default();
             match limit {
                 Some(limit) => Some(format!("{celsius} C, slows down from {limit} C on")),
                 None => when(
@@ -571,7 +629,8 @@ fn state_seen(
             }
         }
         SignState::MemoryHot => {
-            let (now, most) = (reading.memory_temperature_c?, reading.memory_max_c?);
+            let now = celsius(reading.memory_temperature_c)?;
+            let most = celsius(reading.memory_max_c)?;
             (now >= most).then(|| format!("memory at {now} C, at most {most} C"))
         }
         SignState::PowerBrake => when(

@@ -450,6 +450,112 @@ fn a_sites_own_sign_is_raised_at_its_threshold_and_not_before() {
     );
 }
 
+/// Looks every ten seconds, at these readings; the signs that are raised.
+fn raised_by(watch: &mut GpuWatch, readings: &[(GpuReading, i64)]) -> Vec<String> {
+    let catalogue = Catalogue::built_in();
+    let (mut now, mut signs) = (0, Vec::new());
+    for (reading, times) in readings {
+        for _ in 0..*times {
+            now += 10;
+            let changes = watch.read(&catalogue, reading, at(now));
+            signs.extend(raised(&changes).into_iter().map(str::to_owned));
+        }
+    }
+    signs
+}
+
+#[test]
+fn a_counter_that_falls_and_comes_back_lied_and_one_that_stays_low_began_anew() {
+    let with = |uncorrected, ever| GpuReading {
+        ecc_uncorrected: Some(uncorrected),
+        ecc_uncorrected_ever: ever,
+        ..healthy()
+    };
+    for ever in [None, Some(7)] {
+        let (old, zero) = (with(5, ever), with(0, ever.map(|_| 0)));
+        let mut watch = GpuWatch::accepting(&old);
+        let lies = [
+            (zero, 30),
+            (old.clone(), 2),
+            (with(3, ever.map(|_| 4)), 3),
+            (old.clone(), 2),
+        ];
+        assert_eq!(raised_by(&mut watch, &lies), [""; 0], "{ever:?}");
+        let error = [(with(6, ever.map(|ever| ever + 1)), 1)];
+        assert_eq!(raised_by(&mut watch, &error), ["ecc-uncorrected"]);
+    }
+    // The driver was loaded, and an error came after that.
+    let mut watch = GpuWatch::accepting(&with(5, None));
+    assert_eq!(
+        raised_by(&mut watch, &[(with(1, None), 100)]),
+        ["ecc-uncorrected"]
+    );
+    let mut watch = GpuWatch::accepting(&with(5, None));
+    assert_eq!(raised_by(&mut watch, &[(with(0, None), 100)]), [""; 0]);
+}
+
+#[test]
+fn numbers_that_no_sensor_measures_are_no_reading() {
+    let most = |highest| GpuReading {
+        ecc_uncorrected: Some(highest),
+        ecc_uncorrected_ever: Some(highest),
+        nvlink_errors: Some(highest),
+        pages_retired: Some(highest),
+        temperature_c: Some(u32::MAX),
+        memory_temperature_c: Some(255),
+        pcie_width_max: Some(u32::MAX),
+        pcie_gen_max: Some(u32::MAX),
+        ..healthy()
+    };
+    let zero = GpuReading {
+        temperature_c: Some(0),
+        slowdown_c: Some(0),
+        memory_temperature_c: Some(0),
+        memory_max_c: Some(0),
+        ..healthy()
+    };
+    let readings = [
+        (healthy(), 2),
+        (most(u64::MAX), 200),
+        (healthy(), 2),
+        (most(u64::from(u32::MAX)), 200),
+        (zero, 200),
+        (healthy(), 2),
+    ];
+    assert_eq!(raised_by(&mut GpuWatch::default(), &readings), [""; 0]);
+}
+
+#[test]
+fn a_call_that_is_slow_once_is_no_sign_and_one_that_never_returns_is() {
+    let slow = silent(ReadFailureKind::Hangs);
+    let readings = [(healthy(), 2), (slow.clone(), 3), (healthy(), 2)];
+    assert_eq!(raised_by(&mut GpuWatch::default(), &readings), [""; 0]);
+    let readings = [(healthy(), 2), (slow, 7)];
+    assert_eq!(raised_by(&mut GpuWatch::default(), &readings), ["hangs"]);
+}
+
+#[test]
+fn a_clock_that_is_set_forward_makes_no_state_last() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let hot = shows(SignState::Hot).unwrap();
+    assert_eq!(watch.read(&catalogue, &hot, at(0)), []);
+    assert_eq!(watch.read(&catalogue, &hot, at(7200)), []);
+    assert_eq!(watch.read(&catalogue, &hot, at(-7200)), [], "set back");
+    assert_eq!(watch.read(&catalogue, &hot, at(-7100)), []);
+    assert_eq!(raised(&watch.read(&catalogue, &hot, at(-7080))), ["hot"]);
+}
+
+#[test]
+fn a_link_that_has_all_its_lanes_again_is_a_sign_no_more() {
+    let (catalogue, narrow) = (Catalogue::built_in(), shows(SignState::PcieWidth).unwrap());
+    let mut watch = GpuWatch::default();
+    assert_eq!(raised_by(&mut watch, &[(narrow, 40)]), ["pcie-width"]);
+    assert_eq!(watch.read(&catalogue, &healthy(), at(999)), []);
+    watch.read(&catalogue, &healthy(), at(1000));
+    assert_eq!(watch.standing().count(), 0);
+}
+
 prop_compose! {
     /// What a GPU in health may show from one look to the next.
     fn step()(secs in 1i64..120, celsius in 25u32..87, memory in 25u32..95, busy in 0u32..=100, corrected in 0u64..3, replays in 0u64..20,
