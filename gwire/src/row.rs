@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Deref;
 
 /// A text that is borrowed where it has no escapes.
@@ -150,32 +149,33 @@ pub fn read<'de, R: BareRow<'de>>(
     // Looked at once as a whole, not once for each text in it.
     let text = std::str::from_utf8(text).map_err(Error::custom)?;
     let mut values = serde_json::Deserializer::from_str(text);
-    let row = RowVisitor(keys, PhantomData::<R>).deserialize(&mut values)?;
+    // Filled where it stands: a row is large, and moving it costs as much as reading some of its values.
+    let mut row = R::default();
+    RowVisitor(keys, &mut row).deserialize(&mut values)?;
     values.end()?;
     Ok(row)
 }
 
-struct RowVisitor<'k, K, R>(&'k [K], PhantomData<R>);
+struct RowVisitor<'r, K, R>(&'r [K], &'r mut R);
 
 impl<'de, R: BareRow<'de>> DeserializeSeed<'de> for RowVisitor<'_, R::Key, R> {
-    type Value = R;
-    fn deserialize<D: Deserializer<'de>>(self, values: D) -> Result<R, D::Error> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, values: D) -> Result<(), D::Error> {
         values.deserialize_seq(self)
     }
 }
 
 impl<'de, R: BareRow<'de>> Visitor<'de> for RowVisitor<'_, R::Key, R> {
-    type Value = R;
+    type Value = ();
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a row of {} values", self.0.len())
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<R, A::Error> {
-        let mut row = R::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
         for key in self.0 {
-            row.fill(*key, &mut values)?;
+            self.1.fill(*key, &mut values)?;
         }
         while values.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(row)
+        Ok(())
     }
 }
 
