@@ -9,7 +9,7 @@ use crate::store::forecasts::{self, ForecastStore};
 use gcore::ctl::{Job, State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
 use gpolicy::run_lengths::RunLengths;
-use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Plans, Record, Said};
+use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Plans, Record, ToldStart};
 use gsched::{Engine, Forecast, WorkBudget};
 use gwire::api::{IntervalRecord, StartInterval};
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,7 +197,7 @@ impl Learner {
             said.push((
                 one,
                 partition.clone(),
-                Said {
+                ToldStart {
                     age: *age,
                     at: now,
                     plans,
@@ -308,7 +308,7 @@ mod tests {
                 expected: begun.plus_secs(300),
                 at_limits: begun.plus_secs(600),
             };
-            let said = Said {
+            let said = ToldStart {
                 age: 0,
                 at: begun,
                 plans,

@@ -6,7 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
-use gsched::preempt::victims::next_unprotected;
+use gsched::preempt::protection::next_unprotected;
 use gsched::queue_order::of_starts;
 use gsched::{Engine, Plan, PlanOrigin, WorkBudget};
 use std::sync::Arc;

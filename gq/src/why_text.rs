@@ -45,7 +45,7 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             .unwrap_or_default();
         let from = blocker.may_preempt_from.map(|at| {
             format!(
-                "; from {} on runs may be ended for it, which are left alone until then",
+                "; from {} on runs may be preempted for it: their protected time ends then",
                 times.print(at.0)
             )
         });

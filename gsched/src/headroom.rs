@@ -45,7 +45,7 @@ fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
     nodes
 }
 
-/// What is idle now, or what will be for others when those who leave have left and those for whom they go have started.
+/// Idle GPUs now, or once the victims have ended and the preempting jobs have started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Now,
@@ -266,7 +266,8 @@ impl IdleGpus {
         self.idle = self.coming.clone();
     }
 
-    /// Some runs go for a job: what it takes beyond what they leave is nobody else's. `choice`: it may start in another of its partitions.
+    /// Reserves for the preemptor, against other jobs, what its victims do not free. `choice`: it may start in another of its
+    /// partitions.
     /// `on`: nodes on which it is to start, where they are known; each gives as much.
     #[expect(
         clippy::too_many_arguments,
@@ -402,8 +403,8 @@ impl IdleGpus {
         self.coming = self.usable.clone();
     }
 
-    /// Why a job may not take so much of what is idle, or will be when those who leave have left. `spares`: the partitions whose
-    /// headroom is kept from it, by their place; `qos`: whose headroom is not.
+    /// The headroom that forbids a job so much of the idle GPUs, now or after the victims' end. `spares`: places of partitions
+    /// with headroom closed to the job; `qos`: the QOS with headroom open to it.
     #[expect(
         clippy::too_many_arguments,
         reason = "each says one thing of the job or the policy"
@@ -566,7 +567,7 @@ fn each_on(
     }
 }
 
-/// What a GPU of a type counts as: one whose type is not known counts among all, and once.
+/// The types that a GPU counts for: all types, and its own if it is known.
 fn all_and(gpu_type: usize) -> impl Iterator<Item = usize> {
     std::iter::once(ALL).chain((gpu_type != ALL).then_some(gpu_type))
 }

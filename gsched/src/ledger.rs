@@ -234,8 +234,8 @@ impl Ledger {
         held
     }
 
-    /// Room is being made for a job: what it is guaranteed is nobody else's from now on, and what others pass on for it stands.
-    /// `false`, and nothing changed: who started in the meantime stands on what was to be passed on.
+    /// Claims a preempting job's guarantee for it, and passes on the guarantees of its victims. `false`, without a change: a
+    /// job that started meanwhile uses a guarantee that was to be passed on.
     pub(crate) fn claim(&mut self, job: &PendingJob, victims: &[Preempt]) -> bool {
         let Some(mut guarantees) = self.guarantees.clone() else {
             return true;

@@ -1,4 +1,4 @@
-//! What the scheduler proposes. The core checks each part again before it becomes a fact.
+//! The scheduler's proposal. The core checks each part again before it becomes a fact.
 
 use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 pub struct Plan {
     pub made_from: Seq,
     pub starts: Vec<Start>,
-    /// Runs to end, with the proof that a waiting job can start for it.
+    /// Runs to end, each with the proof that a pending job can start then.
     #[serde(default)]
     pub preempts: Vec<Preempt>,
-    /// Suspended runs with free CPUs again.
+    /// Suspended runs with free CPUs: they resume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumes: Vec<RunId>,
     /// Runs with a new class.
@@ -24,23 +24,23 @@ pub struct Plan {
     /// Empty GPUs to be cut by MIG.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuts: Vec<Cut>,
-    /// The priorities of the jobs that start, as far as they were worked out.
+    /// The priorities of the starting jobs, where they were computed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub priorities: Vec<(JobId, i64)>,
-    /// The one reason of each job looked at that does not start, where it is another than the job has.
+    /// The pending reasons that are new, one for each job.
     pub reasons: Vec<(JobId, Reason)>,
     /// The same for arrays; their untouched tasks share it.
     #[serde(default)]
     pub array_reasons: Vec<(JobId, Reason)>,
-    /// Of the jobs among `reasons` those that have a nomination; the others have none any more.
+    /// The nominations of jobs among `reasons`; the other jobs have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nominations: Vec<(JobId, Nomination)>,
     /// The same for arrays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub array_nominations: Vec<(JobId, Nomination)>,
-    /// The budget ran out: later jobs were not looked at in this pass.
+    /// The budget ran out before the end of the queue.
     pub cut_short: bool,
-    /// Starts may move GPUs that are reserved by number: another pass at once may use where they were.
+    /// Starts may move GPUs that are reserved by number: another pass may use their old nodes at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// Set by a planner, for the replay of a trace.
@@ -48,15 +48,15 @@ pub struct Plan {
     pub made: Option<PlanOrigin>,
 }
 
-/// How a plan came about, so that it can be made again.
+/// The origin of a plan, so that a replay can make it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanOrigin {
     pub now: Timestamp,
     pub node_probes: u64,
     pub starts: usize,
-    /// By a quick pass: what a run left, given away without looking at the whole queue.
+    /// Made by a quick pass: gives away what ended runs freed, without a walk of the whole queue.
     pub quick: bool,
-    /// A part of the plan: the next plan goes on with it.
+    /// A part of the plan: the next part follows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
 }
@@ -65,9 +65,9 @@ pub struct PlanOrigin {
 pub(crate) type Sizes = [usize; 4];
 
 impl Plan {
-    /// Whether there is nothing in it to be carried out or told.
+    /// Whether the plan carries nothing out and tells nothing.
     pub fn is_empty(&self) -> bool {
-        // Every field is named: one that is new has to be thought of.
+        // Every field is named, so that a new one is not forgotten.
         let Self {
             made_from: _,
             starts,
@@ -161,7 +161,7 @@ impl Plan {
         nominations.extend(nomination.map(|nomination| (id, nomination)));
     }
 
-    /// What came after it had so many, without what only a whole pass says.
+    /// The parts that were added since it had these sizes, without what only a full pass gives.
     pub(crate) fn beyond(&self, sizes: Sizes) -> Self {
         let (reasons, array_reasons) = (&self.reasons[sizes[2]..], &self.array_reasons[sizes[3]..]);
         Self {
@@ -177,7 +177,7 @@ impl Plan {
     }
 }
 
-/// The nominations of the jobs that have reasons here.
+/// The nominations of the jobs with reasons here.
 fn of_those(
     nominations: &[(JobId, Nomination)],
     reasons: &[(JobId, Reason)],
@@ -192,7 +192,7 @@ pub struct Start {
     /// The job, or the array task by its own id.
     pub job: JobId,
     pub allocation: Allocation,
-    /// In which of its partitions, where it waits in several.
+    /// The partition, where the job is pending in several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// `None` where there are no quotas.
@@ -203,32 +203,32 @@ pub struct Start {
     pub limit_secs: Option<u32>,
 }
 
-/// One idle GPU, to be cut anew.
+/// One idle GPU to be cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
     pub node: NodeId,
     pub uuid: String,
     /// In the order of their places; none: whole again.
     pub profiles: Vec<String>,
-    /// For people: the job that needs it.
+    /// For messages: the job that needs the cut.
     pub why: String,
 }
 
-/// One run that gives way.
+/// One victim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preempt {
     pub run: RunId,
-    /// The job that starts when all runs preempted for it are gone.
+    /// The job that starts when all its victims have ended.
     pub for_job: JobId,
     pub mode: PreemptMode,
     /// Work that is lost if the checkpoint signal is not answered: GPU-seconds since the last mark.
     pub lost_gpu_secs: u64,
-    /// For people: the job, and on which ground.
+    /// For messages: the job, and the ground of the preemption.
     pub why: String,
-    /// Where it stands on a guarantee itself: borrowed runs elsewhere that stand on it from now on.
+    /// Where the victim is guaranteed: borrowed runs elsewhere that inherit its guarantee.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub heirs: Vec<RunId>,
-    /// The job is to start on what others leave idle: nothing of its account's guarantee is kept for it.
+    /// The job starts on borrowed GPUs: none of its account's guarantee is held for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub for_borrower: bool,
 }

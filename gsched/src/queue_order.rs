@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A waiting job in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ordered {
+pub struct OrderedJob {
     /// Place in the snapshot's `pending`.
     pub at: usize,
     /// The class of its next start, after all earlier jobs took their part of the same guarantee. `None`: no quotas, or the job
@@ -28,7 +28,7 @@ pub struct Ordered {
 }
 
 /// All pending jobs in the order of their turn.
-pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
+pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<OrderedJob> {
     let mut order = match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
         JobOrder::Fifo => by_key(snapshot, |job| {
@@ -56,7 +56,7 @@ pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
 }
 
 /// Each job once, where its turn comes first: in an order that has an entry for each partition that it waits in.
-pub fn each_once(snapshot: &Snapshot, mut order: Vec<Ordered>) -> Vec<Ordered> {
+pub fn each_once(snapshot: &Snapshot, mut order: Vec<OrderedJob>) -> Vec<OrderedJob> {
     let mut seen: BTreeSet<(JobId, bool)> = BTreeSet::new();
     order.retain(|one| {
         let job = &snapshot.pending[one.at];
@@ -65,12 +65,12 @@ pub fn each_once(snapshot: &Snapshot, mut order: Vec<Ordered>) -> Vec<Ordered> {
     order
 }
 
-fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Ordered> {
+fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<OrderedJob> {
     let mut order: Vec<usize> = (0..snapshot.pending.len()).collect();
     order.sort_by_cached_key(|at| key(&snapshot.pending[*at]));
     order
         .into_iter()
-        .map(|at| Ordered {
+        .map(|at| OrderedJob {
             at,
             class: None,
             factors: Factors::default(),
@@ -82,7 +82,7 @@ fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Or
 /// request.
 type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId, bool, u32);
 
-fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
+fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<OrderedJob> {
     let mut looked_up = LookUp::new(snapshot);
     let mut keys: Vec<(Key, usize)> = Vec::with_capacity(snapshot.pending.len());
     let mut factors: Vec<Factors> = Vec::with_capacity(snapshot.pending.len());
@@ -100,12 +100,12 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         factors.push(of_job);
     }
     keys.sort_unstable();
-    let mut jobs: Vec<(Reverse<u32>, Ordered)> = keys
+    let mut jobs: Vec<(Reverse<u32>, OrderedJob)> = keys
         .into_iter()
         .map(|(key, at)| {
             (
                 key.0,
-                Ordered {
+                OrderedJob {
                     at,
                     class: None,
                     factors: factors[at],
@@ -156,7 +156,7 @@ pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
 }
 
 /// Walks the queue into the guarantees that are left.
-fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>, Ordered)]) {
+fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>, OrderedJob)]) {
     let Some(guarantees) = ledger.guarantees() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
+//! The input of a pass: nodes with what is free, pending jobs, live runs, policy and usage.
 
 use gmodel::config::ClusterConfig;
 use gmodel::{NodeId, Policy, Seq, Timestamp};
@@ -21,17 +21,17 @@ pub struct Snapshot {
     pub policy: Arc<Policy>,
     /// In the order of their ids.
     pub nodes: Vec<SchedNode>,
-    /// In no particular order; jobs that are held or not yet eligible are included and get a reason. One that waits in
-    /// several partitions has an entry for each.
+    /// In no particular order, with held jobs and jobs not yet eligible. A job that is pending in several partitions has an
+    /// entry for each.
     pub pending: Vec<PendingJob>,
     /// Live runs in the order of their ids.
     pub running: Vec<RunningRun>,
-    /// What runs that are over have used.
+    /// The usage of ended runs.
     pub usage: Arc<UsageBook>,
 }
 
 impl Snapshot {
-    /// Where a node stands among the nodes.
+    /// The place of a node in `nodes`.
     pub fn place_of(&self, node: NodeId) -> Option<usize> {
         place_of_node(&self.nodes, node, |node| node.id)
     }
@@ -48,7 +48,7 @@ impl Snapshot {
         }
     }
 
-    /// The same with each run and pending job as long as earlier runs let expect. Reservations still ask for a job's own limit.
+    /// The snapshot with each run and pending job as long as earlier runs predict. Reservations still go by a job's own limit.
     pub fn believed(mut self, lengths: &RunLengths) -> Self {
         lengths.expect_ends(self.now, &mut self.running);
         lengths.expect_limits(!self.policy.reservations.is_empty(), &mut self.pending);

@@ -5,7 +5,7 @@
 use gcore::ctl::{Event, Mirror, State};
 use gmodel::{JobId, Timestamp};
 use gpolicy::run_lengths::RunLengths;
-use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, Said};
+use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, ToldStart};
 use gsched::{Engine, Forecast, WorkBudget};
 use gsim::trace_run::Observer;
 use serde::Serialize;
@@ -186,7 +186,7 @@ impl ForecastObserver {
                 calibration.interval(partition, waited(*submitted), now, plans)
             };
             let at_levels: Vec<Option<Interval>> = self.at_levels.iter().map(of).collect();
-            let told = Said {
+            let told = ToldStart {
                 age: *age,
                 at: now,
                 plans,
@@ -218,7 +218,7 @@ impl ForecastObserver {
                 (
                     *job,
                     partition.clone(),
-                    Said {
+                    ToldStart {
                         interval: ours[level],
                         ..*said
                     },
@@ -237,7 +237,7 @@ impl ForecastObserver {
 }
 
 /// A forecast of a job in a partition, and its interval at each level.
-type LevelledForecast = (JobId, String, Said, Vec<Option<Interval>>);
+type LevelledForecast = (JobId, String, ToldStart, Vec<Option<Interval>>);
 
 impl Observer for ForecastObserver {
     fn facts(&mut self, state: &State, events: &[Event]) {

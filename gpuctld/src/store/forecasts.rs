@@ -4,7 +4,7 @@
 use super::open::open_second_writer;
 use gmodel::{JobId, Timestamp};
 use gpolicy::run_lengths::{RunLengths, RunOwner};
-use gsched::calibration::{Interval, Open, Outcome, Plans, Said};
+use gsched::calibration::{Interval, OpenForecast, Outcome, Plans, ToldStart};
 use rusqlite::{Connection, Row, params};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,12 +35,12 @@ impl ForecastStore {
 
     /// # Errors
     /// The database's.
-    pub fn say(&mut self, open: &[Open]) -> rusqlite::Result<()> {
+    pub fn say(&mut self, open: &[OpenForecast]) -> rusqlite::Result<()> {
         const SQL: &str = "INSERT OR REPLACE INTO forecasts (job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         for some in open.chunks(ROWS) {
             let turn = self.db.transaction()?;
-            for Open {
+            for OpenForecast {
                 job,
                 partition,
                 said,
@@ -111,7 +111,7 @@ impl ForecastStore {
         const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled, ended_ms, started
             FROM forecasts WHERE ended_ms IS NOT NULL ORDER BY ended_ms, job, age";
         let outcome = |row: &Row<'_>| {
-            let Open {
+            let OpenForecast {
                 job,
                 partition,
                 said,
@@ -131,7 +131,7 @@ impl ForecastStore {
 
     /// # Errors
     /// The database's.
-    pub fn open_forecasts(&self) -> rusqlite::Result<Vec<Open>> {
+    pub fn open_forecasts(&self) -> rusqlite::Result<Vec<OpenForecast>> {
         const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled
             FROM forecasts WHERE ended_ms IS NULL ORDER BY job, age";
         self.db.prepare(SQL)?.query_map([], line)?.collect()
@@ -178,7 +178,7 @@ impl ForecastStore {
     }
 }
 
-fn line(row: &Row<'_>) -> rusqlite::Result<Open> {
+fn line(row: &Row<'_>) -> rusqlite::Result<OpenForecast> {
     let (earliest, latest): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
     let interval = earliest.zip(latest).map(|(earliest, latest)| Interval {
         earliest: Timestamp(earliest),
@@ -188,13 +188,13 @@ fn line(row: &Row<'_>) -> rusqlite::Result<Open> {
         expected: Timestamp(row.get(4)?),
         at_limits: Timestamp(row.get(5)?),
     };
-    let said = Said {
+    let said = ToldStart {
         age: row.get(1)?,
         at: Timestamp(row.get(3)?),
         plans,
         interval,
     };
-    Ok(Open {
+    Ok(OpenForecast {
         job: JobId(row.get(0)?),
         partition: row.get(2)?,
         said,
@@ -212,10 +212,10 @@ mod tests {
         let (store, _) = crate::store::Store::open_or_make(dir.path()).unwrap();
         let path = store.path().to_owned();
         let at = Timestamp::from_secs;
-        let line = |job, age, interval| Open {
+        let line = |job, age, interval| OpenForecast {
             job: JobId(job),
             partition: "p".into(),
-            said: Said {
+            said: ToldStart {
                 age,
                 at: at(100),
                 plans: Plans {
@@ -239,7 +239,7 @@ mod tests {
         ];
         let mut forecasts = ForecastStore::open(&path).unwrap();
         forecasts.say(&lines).unwrap();
-        let outcome = |line: &Open, ended, started| Outcome {
+        let outcome = |line: &OpenForecast, ended, started| Outcome {
             job: line.job,
             partition: line.partition.clone(),
             said: line.said,

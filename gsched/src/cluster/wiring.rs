@@ -1,8 +1,8 @@
 //! Which GPUs of a node go together: the set that is joined best, and among sets joined as well the one that leaves the rest joined best.
 //!
-//! What a job gets it has for all its run, so its own links come first; what is left is only of use to others perhaps. Whose work needs
-//! an island says `--nvlink` and waits for one. On boards that are alike throughout, where most choices are ties, what is left decides.
-//! Idea: MAPA (Ranganath et al., SC'21), whose bandwidth comes first here. Looks at most at [`MOST_SETS`] sets, beyond that greedily.
+//! A job keeps its GPUs for all its run, so its own links come first; the rest may serve later jobs. A job that needs an island
+//! asks with `--nvlink`. On uniform boards most choices are ties, and the rest decides.
+//! Idea: MAPA (Ranganath et al., SC'21), with bandwidth first. Looks at [`MOST_SETS`] sets at most, and goes on greedily.
 
 use crate::cluster::timeline::GROUPS;
 use gmodel::gpu_link::GpuLink;

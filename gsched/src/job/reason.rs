@@ -219,7 +219,7 @@ impl KeptFor {
             }
             Self::Job(job) => Reason::new(
                 ReasonCode::Priority,
-                format!("what it needs is kept for job {job}"),
+                format!("nodes it needs are planned for job {job}"),
             ),
         }
     }

@@ -22,7 +22,7 @@ fn check(text: &str, want: Expect) {
 }
 
 #[test]
-fn without_a_policy_nobody_is_limited_and_nothing_is_borrowed() {
+fn without_a_policy_no_job_is_limited_and_nothing_is_borrowed() {
     check(
         "node n1 h100:8\n job 1 a ann 8",
         expect![[r#"
@@ -143,7 +143,7 @@ fn a_guarantee_of_a_type_is_none_of_others() {
 }
 
 #[test]
-fn who_may_not_borrow_waits_for_the_guarantee() {
+fn a_job_that_may_not_borrow_waits_for_the_guarantee() {
     check(
         "node n1 h100:8
          account a g=2
@@ -181,7 +181,7 @@ fn lenders_keep_what_they_do_not_lend() {
 }
 
 #[test]
-fn headroom_is_for_those_who_may_use_it_and_for_guaranteed_demand() {
+fn headroom_is_for_the_qos_that_may_use_it_and_for_guaranteed_demand() {
     check(
         "node n1 h100:8
          partition train nodes=n1 headroom=4
@@ -316,7 +316,7 @@ fn a_cap_holds_in_the_periods_that_a_job_reaches_into() {
 }
 
 #[test]
-fn why_lists_everything_that_stands_in_the_way() {
+fn why_lists_every_blocker() {
     let snapshot = world(
         "node n1 h100:8
          account a limit=2 g=0
@@ -362,7 +362,7 @@ fn runs_become_guaranteed_oldest_first_whole_runs_only() {
 }
 
 #[test]
-fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
+fn no_run_inherits_a_guarantee_that_a_preemptor_was_promised() {
     // What run 1 did not fit beside is over; job 10 had its four of the eight before.
     let text = |leaving: &str, more: &str| {
         format!(
@@ -392,7 +392,7 @@ fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
         3-1 Guaranteed
     "#]],
     );
-    // Who does not come, or does not stand on it, is promised nothing.
+    // A job that does not start, or borrows, is promised nothing.
     for (leaving, more) in [
         ("", ""),
         ("leaving", ""),

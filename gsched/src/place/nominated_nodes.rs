@@ -88,8 +88,8 @@ pub(crate) fn nominated_bounds(pass: &Pass, job: &PendingJob) -> Option<Vec<Fixe
     )
 }
 
-/// The earliest start within the bounds of a job: on the nodes that are freed for it, where it has such. Elsewhere there may be room
-/// before that is kept idle, and what is left for it there would be anybody's.
+/// The earliest start within a job's bounds: on its nominated nodes, if it has any. Earlier room elsewhere may be headroom, and
+/// the nominated nodes would be open to all jobs then.
 pub(crate) fn earliest_within(
     pass: &mut Pass,
     job: &PendingJob,

@@ -61,7 +61,7 @@ pub(crate) fn consolidate_for(
                 job,
                 moved
                     .into_iter()
-                    .map(|run| preempt(run, (job, borrows), pass.snapshot.now)),
+                    .map(|run| preempt(run, job, borrows, pass.snapshot.now)),
             );
             let text = format!(
                 "{} of one GPU {} elsewhere to make room for it",
@@ -162,11 +162,7 @@ fn lost_secs(run: &RunningRun, now: gmodel::Timestamp) -> u64 {
     now.since_secs(since) as u64
 }
 
-fn preempt(
-    run: &RunningRun,
-    (job, borrows): (&PendingJob, bool),
-    now: gmodel::Timestamp,
-) -> Preempt {
+fn preempt(run: &RunningRun, job: &PendingJob, borrows: bool, now: gmodel::Timestamp) -> Preempt {
     Preempt {
         run: run.run,
         for_job: job.id,

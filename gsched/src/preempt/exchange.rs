@@ -4,8 +4,8 @@
 //! account stands on less of its guarantee afterwards than before. Ends nothing itself.
 
 use crate::ledger::Ledger;
+use crate::preempt::guarantee_claims::lender_of;
 use crate::preempt::holders::NodeSet;
-use crate::preempt::victims::lender_of;
 use crate::snapshot::{RunningRun, Snapshot};
 use gmodel::{RunClass, RunId};
 use gpolicy::limits::Holding;
@@ -27,14 +27,14 @@ struct Heir {
 }
 
 /// A guaranteed run that would have to go, as the search sees it.
-pub(crate) struct Leaver<'a> {
+pub(crate) struct EndingRun<'a> {
     pub run: &'a RunningRun,
     pub account: u32,
     pub class: Option<RunClass>,
 }
 
 /// What an exchange leaves: the guarantees, and the runs that are guaranteed newly.
-pub(crate) struct Exchanged {
+pub(crate) struct ExchangedGuarantees {
     pub guarantees: Guarantees,
     pub heirs: Vec<RunId>,
 }
@@ -102,11 +102,11 @@ impl Heirs {
         &self,
         before: &Guarantees,
         ledger: &Ledger,
-        leavers: &[Leaver],
-    ) -> Option<Exchanged> {
+        leavers: &[EndingRun],
+    ) -> Option<ExchangedGuarantees> {
         let tree = ledger.tree();
         let gone: BTreeSet<RunId> = leavers.iter().map(|one| one.run.run).collect();
-        let mut exchanged = Exchanged {
+        let mut exchanged = ExchangedGuarantees {
             guarantees: before.clone(),
             heirs: Vec::new(),
         };
@@ -144,7 +144,7 @@ impl Heirs {
             }) {
                 return Some(exchanged);
             }
-            exchanged = Exchanged {
+            exchanged = ExchangedGuarantees {
                 guarantees: without.clone(),
                 heirs: Vec::new(),
             };

@@ -28,8 +28,8 @@ pub struct NodeNeed {
     exclusive: bool,
 }
 
-/// A run on a node, as the caller orders it.
-pub struct Holder<'a> {
+/// A run on a node that may be ended, in the caller's order.
+pub struct NodeVictim<'a> {
     /// Place in the caller's order: small goes first.
     pub order: usize,
     pub excess: u64,
@@ -192,7 +192,7 @@ pub fn cheapest_nodes<'a>(
     snapshot: &Snapshot,
     job: &PendingJob,
     needs: &[NodeNeed],
-    holders: &dyn Fn(usize) -> Vec<Holder<'a>>,
+    holders: &dyn Fn(usize) -> Vec<NodeVictim<'a>>,
 ) -> Vec<NodeSet> {
     let mut sets = Vec::new();
     let may_use = usable_nodes(snapshot, &job.spec);
@@ -209,9 +209,10 @@ pub fn cheapest_nodes<'a>(
             let liked_runs = liked.orders.len();
             sets.push(liked);
             if liked_runs > 1 {
-                let share =
-                    |one: &Holder| share_on(node, one.run).map_or(0, |share| share.gpus.milli());
-                let mut by_size: Vec<&Holder> = holders.iter().collect();
+                let share = |one: &NodeVictim| {
+                    share_on(node, one.run).map_or(0, |share| share.gpus.milli())
+                };
+                let mut by_size: Vec<&NodeVictim> = holders.iter().collect();
                 by_size.sort_by_key(|one| std::cmp::Reverse(share(one)));
                 sets.extend(
                     set_of(need, at, node, by_size).filter(|set| set.orders.len() < liked_runs),
@@ -260,10 +261,10 @@ fn set_of<'h, 'a: 'h>(
     need: &NodeNeed,
     at: usize,
     node: &SchedNode,
-    holders: impl IntoIterator<Item = &'h Holder<'a>>,
+    holders: impl IntoIterator<Item = &'h NodeVictim<'a>>,
 ) -> Option<NodeSet> {
     let mut free = FreeAmounts::of(node);
-    let mut chosen: Vec<&Holder> = Vec::new();
+    let mut chosen: Vec<&NodeVictim> = Vec::new();
     for holder in holders {
         if need.is_met(node, &free) {
             break;

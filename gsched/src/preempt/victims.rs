@@ -1,27 +1,29 @@
-//! Victims: which runs may be ended for a pending job, in which order, and the fewest of them that make room.
+//! The victims for a pending job: the fewest runs that preemption may end and that make room, in the policy's order.
 //!
 //! Guaranteed demand reclaims from borrowers, a QOS from those it preempts, and among borrowers an account below its fair
 //! part from one above. Every set is proved by the caller's `fits`. Ends nothing itself.
 
 use crate::ledger::Ledger;
 use crate::plan::Preempt;
-use crate::preempt::exchange::{self, Heirs, Leaver};
-use crate::preempt::holders::{Holder, NodeNeed, NodeSet, cheapest_nodes};
-use crate::preempt::leaving::promised_guarantee;
+use crate::preempt::candidate::{Candidate, RunKind};
+use crate::preempt::exchange::{self, EndingRun, Heirs};
+use crate::preempt::fair_swap::{FairSwap, fair_parts};
+use crate::preempt::guarantee_claims::{GuaranteeClaims, lender_of};
+use crate::preempt::holders::{NodeNeed, NodeSet, NodeVictim, cheapest_nodes};
+use crate::preempt::protection::{mode_of, preemptible, protected_secs};
 use crate::preempt::victim_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
-use crate::queue_order::{gpus_counted, guaranteed_as};
+use crate::queue_order::guaranteed_as;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
-use gmodel::{JobId, RunClass, RunId, Timestamp};
+use gmodel::{RunClass, RunId, Timestamp};
 use gpolicy::account_tree::ROOT;
 use gpolicy::limits::{ALL, milli_text};
 use gpolicy::priority::gpus_asked;
-use gpolicy::quota::Guarantees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The runs to end so that a job starts, or `None` when no runs that may be ended make room for it. `fits` says whether
-/// the job could start with these runs gone; runs that leave already count as gone.
+/// The fewest runs to end so that a job starts; `None`: no runs that may be ended suffice. `fits` says whether the job could
+/// start without these runs and without the runs that are ending already.
 pub fn victims(
     snapshot: &Snapshot,
     ledger: &Ledger,
@@ -31,7 +33,7 @@ pub fn victims(
     VictimCandidates::new(snapshot, ledger).victims(job, fits)
 }
 
-/// Runs that some job may preempt, looked up once for all jobs of a pass, when the first job asks.
+/// Runs that preemption may end, looked up once for all jobs of a pass.
 pub struct VictimCandidates<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
@@ -47,7 +49,7 @@ impl<'a> VictimCandidates<'a> {
         }
     }
 
-    /// As [`victims`]. Runs that it names are not named again for other jobs.
+    /// As [`victims`]. Each run is a victim of one job at most.
     pub fn victims(
         &mut self,
         job: &PendingJob,
@@ -60,12 +62,13 @@ impl<'a> VictimCandidates<'a> {
     }
 }
 
-/// As [`victims`], of the runs that may be ended at a time, but for some.
+/// As [`victims`], of the runs that may be ended at a time, without `others`.
 pub(crate) fn victims_at(
     snapshot: &Snapshot,
     ledger: &Ledger,
     job: &PendingJob,
-    (at, others): (Timestamp, &BTreeSet<RunId>),
+    at: Timestamp,
+    others: &BTreeSet<RunId>,
     fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
 ) -> Option<Vec<Preempt>> {
     VictimPool::new(snapshot, ledger, at)
@@ -73,8 +76,8 @@ pub(crate) fn victims_at(
         .victims(job, fits)
 }
 
-/// When runs, but for some, may first be ended for a job for which none may be now, as they have not run long enough yet; `fits` as in
-/// [`victims`].
+/// The first time at which runs other than `others` may be ended for a job, where their protected time forbids it now. `fits`
+/// as in [`victims`].
 pub(crate) fn may_from(
     snapshot: &Snapshot,
     ledger: &Ledger,
@@ -88,7 +91,7 @@ pub(crate) fn may_from(
         protected.then(|| {
             run.started
                 .unwrap_or(snapshot.now)
-                .plus_secs(least_secs(snapshot, run))
+                .plus_secs(protected_secs(snapshot, run))
         })
     };
     let times: BTreeSet<Timestamp> = snapshot
@@ -113,7 +116,7 @@ pub(crate) fn may_from(
     if are_enough(snapshot.now) || !are_enough(last) {
         return None;
     }
-    // The runs that may be ended only grow with time.
+    // With time more runs may be ended, never fewer.
     let (mut low, mut high) = (0, times.len() - 1);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -129,125 +132,25 @@ struct VictimPool<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
     runs: Vec<Candidate<'a>>,
-    /// Places in `runs` of those of a kind: what may be ended for a job is told kind by kind.
+    /// Places in `runs` by kind: grounds are equal within a kind.
     kinds: BTreeMap<RunKind<'a>, Vec<usize>>,
     /// Places in `runs`, by node.
     on_node: Vec<Vec<usize>>,
-    /// Thousandths of GPUs that are borrowed, by the account with the guarantee that they exceed.
+    /// Thousandths of borrowed GPUs, by the account with the exceeded guarantee.
     borrowed: BTreeMap<u32, u64>,
     heirs: Heirs,
     claims: GuaranteeClaims,
-    /// Thousandths of the cluster's GPUs by shares, over all levels: by account, where there are quotas.
+    /// Each account's fair part of the cluster's GPUs, thousandths; empty without quotas.
     fair_parts: Vec<u64>,
 }
 
-/// Runs that give way on the same grounds, but for what is said of each alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct RunKind<'a> {
-    class: Option<RunClass>,
-    account: u32,
-    qos: &'a str,
-}
-
-/// Runs to end, by their places among the eligible runs, and the runs that take over their guarantee.
+/// Victims by their places among the runs, and what their heirs inherit.
 struct ChosenVictims {
     set: Vec<usize>,
-    exchanged: Option<exchange::Exchanged>,
+    exchanged: Option<exchange::ExchangedGuarantees>,
 }
 
-/// What is on its way from one account to another: room is made for jobs that do not hold it yet, by runs that still do.
-struct GuaranteeClaims {
-    /// The ledger's, with the jobs that room is being made for.
-    guarantees: Option<Guarantees>,
-    /// Thousandths of GPUs, by account with those below it.
-    coming: Vec<u64>,
-    going: Vec<u64>,
-}
-
-impl GuaranteeClaims {
-    fn new(snapshot: &Snapshot, ledger: &Ledger) -> Self {
-        let none = vec![0; ledger.tree().len()];
-        let mut claims = Self {
-            guarantees: ledger.guarantees().cloned(),
-            coming: none.clone(),
-            going: none,
-        };
-        let leaving = || {
-            snapshot
-                .running
-                .iter()
-                .filter(|run| run.leaves_by.is_some())
-        };
-        for run in leaving() {
-            let gpus = ledger.standing_of(run.run).map_or(0, |(_, gpus)| gpus);
-            claims.goes(ledger, &run.spec.account, gpus);
-        }
-        let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
-        if !waiting.is_empty() {
-            let owed = promised_guarantee(snapshot);
-            let jobs = snapshot
-                .pending
-                .iter()
-                .filter(|job| job.is_among(&waiting) && job.spec.choice() == 0);
-            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now, job.is_among(&owed)));
-        }
-        claims
-    }
-
-    /// `owed`: it may stand on its account's guarantee.
-    fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp, owed: bool) {
-        let tree = ledger.tree();
-        let Some(account) = tree.number(&job.spec.account) else {
-            return;
-        };
-        let gpus = gpus_counted(&job.spec.request, ledger).1;
-        tree.line(account)
-            .for_each(|above| self.coming[above as usize] += gpus);
-        let Some(guarantees) = self.guarantees.as_mut().filter(|_| owed) else {
-            return;
-        };
-        if let Some(held) = guaranteed_as(job, account, guarantees, ledger, now) {
-            guarantees.add(tree, account, &held);
-        }
-    }
-
-    fn goes(&mut self, ledger: &Ledger, account: &str, gpus: u64) {
-        let account = ledger.tree().number(account).unwrap_or(ROOT);
-        ledger
-            .tree()
-            .line(account)
-            .for_each(|above| self.going[above as usize] += gpus);
-    }
-}
-
-struct Candidate<'a> {
-    run: &'a RunningRun,
-    account: u32,
-    class: Option<RunClass>,
-    mode: PreemptMode,
-    /// Thousandths.
-    gpus: u64,
-    /// GPU-seconds since the last mark.
-    lost: u64,
-    /// Of these, what protects it: at most so much of every run.
-    protected: u64,
-    /// Already to be ended for another job of this pass.
-    taken: bool,
-    /// Its place among all by what is lost, then size, then start: the order of victims where nothing else decides.
-    rank: usize,
-}
-
-impl<'a> Candidate<'a> {
-    fn kind(&self) -> RunKind<'a> {
-        RunKind {
-            class: self.class,
-            account: self.account,
-            qos: &self.run.spec.qos,
-        }
-    }
-}
-
-/// On which ground a run gives way.
+/// The ground on which a run may be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
     Reclaim,
@@ -261,12 +164,12 @@ enum Ground {
 struct Eligible {
     at: usize,
     ground: Ground,
-    /// Thousandths of GPUs that its account has borrowed: the account furthest above its guarantee goes first.
+    /// Thousandths of GPUs that its account borrows: the account furthest above its guarantee goes first.
     excess: u64,
 }
 
 impl<'a> VictimPool<'a> {
-    /// With the runs that may be ended at a time.
+    /// The pool of runs that may be ended at a time.
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
         let mut known = Self {
             snapshot,
@@ -306,7 +209,7 @@ impl<'a> VictimPool<'a> {
                     known.on_node[node].push(known.runs.len());
                 }
             }
-            let run = candidate(snapshot, run, account, class, mode, gpus);
+            let run = Candidate::new(snapshot, run, account, class, mode, gpus);
             known
                 .kinds
                 .entry(run.kind())
@@ -327,7 +230,7 @@ impl<'a> VictimPool<'a> {
         known
     }
 
-    /// Every job has many to choose from: those of a kind stand in the order in which they go.
+    /// Ranks all runs once, and sorts each kind: every job chooses from them.
     fn rank(&mut self) {
         let mut places: Vec<usize> = (0..self.runs.len()).collect();
         places.sort_unstable_by_key(|at| {
@@ -347,7 +250,7 @@ impl<'a> VictimPool<'a> {
         }
     }
 
-    /// Some are to go for others already.
+    /// Excludes victims of other jobs.
     fn without(mut self, others: &BTreeSet<RunId>) -> Self {
         self.runs
             .iter_mut()
@@ -404,7 +307,7 @@ impl<'a> VictimPool<'a> {
         Some(preempts)
     }
 
-    /// What is decided for one job holds for those after it.
+    /// Enters a decision for one job, so that later jobs count on it.
     fn book(&mut self, job: &PendingJob, chosen: ChosenVictims) {
         for at in &chosen.set {
             self.runs[*at].taken = true;
@@ -449,8 +352,7 @@ impl<'a> VictimPool<'a> {
         }
     }
 
-    /// Borrowed runs take over the guarantee of guaranteed runs that leave without an exchange, so they are no borrowed
-    /// victims any more.
+    /// Borrowed runs inherit the guarantee of guaranteed victims, and stop being borrowed.
     fn pass_on(&mut self, leavers: Vec<&'a RunningRun>) {
         let Some(guarantees) = self.claims.guarantees.as_mut() else {
             return;
@@ -471,7 +373,7 @@ impl<'a> VictimPool<'a> {
     }
 
     fn stands_on_guarantee(&mut self, heir: RunId) {
-        // They stand in the order of their ids, as the snapshot's do.
+        // `runs` is in the order of ids, as the snapshot is.
         if let Ok(at) = self.runs.binary_search_by_key(&heir, |run| run.run.run) {
             let mut kind = self.runs[at].kind();
             self.kinds.entry(kind).or_default().retain(|one| *one != at);
@@ -496,7 +398,7 @@ impl<'a> VictimPool<'a> {
             .or_default() -= gpus;
     }
 
-    /// The runs of those that may be ended which make room, with the fewest of them.
+    /// The fewest eligible runs that make room.
     fn choose(
         &self,
         job: &PendingJob,
@@ -525,7 +427,7 @@ impl<'a> VictimPool<'a> {
         {
             let lender = lender_of(self.ledger, kind.account);
             let heirs = passes_on.get(&lender).copied().unwrap_or(0);
-            // Its QOS would take back what the exchange took.
+            // The run's QOS would take back what the exchange took.
             if heirs == 0 || self.preempts(kind.qos, &job.spec.qos) {
                 continue;
             }
@@ -545,7 +447,7 @@ impl<'a> VictimPool<'a> {
         all
     }
 
-    /// As [`VictimPool::choose`], where guaranteed runs hold what is needed and borrowed runs of their account are elsewhere.
+    /// As [`VictimPool::choose`], with guaranteed victims: borrowed runs of their account elsewhere inherit the guarantee.
     fn by_exchange(
         &self,
         job: &PendingJob,
@@ -575,14 +477,14 @@ impl<'a> VictimPool<'a> {
                 .all(|(lender, gpus)| *gpus <= passes_on.get(lender).copied().unwrap_or(0))
         };
         let after = |set: &[usize]| {
-            let leaver = |run: &Candidate<'a>| Leaver {
+            let leaver = |run: &Candidate<'a>| EndingRun {
                 run: run.run,
                 account: run.account,
                 class: run.class,
             };
-            let leavers: Vec<Leaver> = set.iter().map(|at| leaver(&self.runs[*at])).collect();
+            let leavers: Vec<EndingRun> = set.iter().map(|at| leaver(&self.runs[*at])).collect();
             let exchanged = self.heirs.after(before, self.ledger, &leavers)?;
-            // What the job is owed is still there for it.
+            // The guarantee still has room for the job.
             let account = self.ledger.tree().number(&job.spec.account)?;
             guaranteed_as(
                 job,
@@ -619,9 +521,9 @@ impl<'a> VictimPool<'a> {
         })
     }
 
-    fn holder(&self, at: usize, order: usize, eligible: &[Eligible]) -> Option<Holder<'a>> {
+    fn holder(&self, at: usize, order: usize, eligible: &[Eligible]) -> Option<NodeVictim<'a>> {
         let run = &self.runs[at];
-        let holder = |one: &Eligible| Holder {
+        let holder = |one: &Eligible| NodeVictim {
             order,
             excess: one.excess,
             protected: run.protected,
@@ -634,7 +536,7 @@ impl<'a> VictimPool<'a> {
     /// The runs that may be ended for a job, in the order of the policy.
     fn eligible(&self, job: &PendingJob) -> Vec<Eligible> {
         let class = self.class_of(job);
-        // What one takes another must not give back: QOS that name each other, also in a circle, preempt none of it.
+        // QOS that preempt each other, also in a circle, would take the same GPUs back: they preempt no run of the circle.
         let policy = &self.snapshot.policy;
         let pairs: Vec<&str> = policy.qos.get(&job.spec.qos).map_or(Vec::new(), |qos| {
             qos.preempt
@@ -644,15 +546,15 @@ impl<'a> VictimPool<'a> {
                 .collect()
         });
         let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
-        let mut swap = FairSwap::new(self, job, class);
+        let mut swap = FairSwap::new(self.ledger, &self.claims, &self.fair_parts, job, class);
         let mut all: Vec<Eligible> = Vec::new();
         for (kind, runs) in &self.kinds {
             let is_borrowed = kind.class == Some(RunClass::Borrowed);
             let is_outside = class.is_some() && kind.class.is_none();
-            // Nor does one ground take what the other gives back.
+            // One ground must not take what another gives back.
             let gives_back = self.preempts(kind.qos, &job.spec.qos);
             let in_pair = pairs.contains(&kind.qos);
-            // One that holds no GPU is of no use to the guarantee, but a pair of QOS may want its CPUs.
+            // A run without GPUs does not help the guarantee; between QOS its CPUs may.
             let grounds = |holds_gpus: bool, swap: &mut FairSwap| match class {
                 Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Some(Ground::Reclaim),
                 Some(RunClass::Guaranteed)
@@ -683,7 +585,7 @@ impl<'a> VictimPool<'a> {
                 .unwrap_or(0);
             for at in runs {
                 let run = &self.runs[*at];
-                // A frozen run keeps its GPUs and memory, and cannot be frozen once more.
+                // A suspended run keeps its GPUs and memory, and cannot be suspended once more.
                 let stays =
                     run.mode == PreemptMode::Suspend && (needs_gpus || run.run.frozen.is_some());
                 let Some(ground) =
@@ -703,11 +605,14 @@ impl<'a> VictimPool<'a> {
             }
         }
         all.sort_by_key(|one| (Reverse(one.excess), self.runs[one.at].rank));
-        all.retain(|one| one.ground != Ground::FairShare || swap.gives(&self.runs[one.at]));
+        all.retain(|one| {
+            one.ground != Ground::FairShare
+                || swap.gives(self.runs[one.at].account, self.runs[one.at].gpus)
+        });
         all
     }
 
-    /// As what the job would start: with the guarantee that is left, and not claimed by others.
+    /// The class in which the job would start with the guarantee that is free and unclaimed.
     fn class_of(&self, job: &PendingJob) -> Option<RunClass> {
         let guarantees = self.claims.guarantees.as_ref()?;
         if self.ledger.is_outside_quota(&job.spec) {
@@ -732,7 +637,7 @@ impl<'a> VictimPool<'a> {
             .is_some_and(|qos| qos.preempt.contains(other))
     }
 
-    /// Room on as many nodes as the job needs, with the fewest runs, and of such sets the one the policy likes best.
+    /// The fewest victims on as many nodes as the job needs; among such sets the one that the policy prefers.
     fn on_few_nodes(
         &self,
         job: &PendingJob,
@@ -764,7 +669,7 @@ impl<'a> VictimPool<'a> {
             _ => several_nodes(&sets, nodes, &mut by_order)
                 .map_or((None, false), |(set, took_more)| (Some(set), took_more)),
         };
-        // Where nodes alone do not decide, as for what must stay idle, runs elsewhere may serve as well.
+        // Where nodes alone do not decide, as with headroom, runs elsewhere may serve as well.
         let seem_free = sets.iter().filter(|set| set.orders.is_empty()).count() >= nodes;
         let is_wide = |set: &[usize]| {
             set.len() > 1 && set.iter().any(|order| run(order).run.shares.len() > 1)
@@ -823,22 +728,17 @@ impl<'a> VictimPool<'a> {
         runs_of(&found)
     }
 
-    fn preempt(&self, job: &PendingJob, eligible: &Eligible) -> Preempt {
-        let victim = &self.runs[eligible.at];
-        let mode = match victim.mode {
-            // It would not come back to the queue.
-            PreemptMode::Requeue if !victim.run.may_requeue => PreemptMode::Cancel,
-            mode => mode,
-        };
-        let (whose, from) = (&job.spec.account, &victim.run.spec.account);
+    /// The ground on which a run is preempted for a job, in words.
+    fn ground_text(&self, job: &PendingJob, run: &RunningRun, eligible: &Eligible) -> String {
+        let (account, from) = (&job.spec.account, &run.spec.account);
         let borrowed = milli_text(eligible.excess);
-        let why = match eligible.ground {
+        match eligible.ground {
             Ground::Reclaim | Ground::Outside => {
                 let lender = self
                     .ledger
                     .tree()
-                    .number(whose)
-                    .map_or(ROOT, |account| lender_of(self.ledger, account));
+                    .number(account)
+                    .map_or(ROOT, |number| lender_of(self.ledger, number));
                 let guarantees = self.ledger.guarantees();
                 let most = guarantees
                     .and_then(|one| one.guaranteed(lender))
@@ -846,7 +746,7 @@ impl<'a> VictimPool<'a> {
                 let used = guarantees.map_or(0, |one| one.used(lender, ALL));
                 let stands = match eligible.ground {
                     Ground::Outside => {
-                        format!("QOS {} runs outside of quotas", victim.run.spec.qos)
+                        format!("QOS {} runs outside of quotas", run.spec.qos)
                     }
                     _ => format!("account {from} borrows {borrowed}"),
                 };
@@ -860,14 +760,24 @@ impl<'a> VictimPool<'a> {
             }
             Ground::Qos => format!(
                 "QOS {} of job {} may preempt QOS {}",
-                job.spec.qos, job.id, victim.run.spec.qos
+                job.spec.qos, job.id, run.spec.qos
             ),
             Ground::FairShare => format!(
-                "account {whose} is below its fair part of the GPUs, for job {}; account {from} is above its own and borrows {borrowed}",
+                "account {account} is below its fair part of the GPUs, for job {}; account {from} is above its own and borrows {borrowed}",
                 job.id
             ),
+        }
+    }
+
+    fn preempt(&self, job: &PendingJob, eligible: &Eligible) -> Preempt {
+        let victim = &self.runs[eligible.at];
+        let mode = match victim.mode {
+            // The run's job would not return to the queue.
+            PreemptMode::Requeue if !victim.run.may_requeue => PreemptMode::Cancel,
+            mode => mode,
         };
-        // What stands still loses nothing.
+        let why = self.ground_text(job, victim.run, eligible);
+        // A suspended run loses nothing.
         let lost = if mode == PreemptMode::Suspend {
             0
         } else {
@@ -884,209 +794,6 @@ impl<'a> VictimPool<'a> {
             for_borrower,
         }
     }
-}
-
-/// Whether a run that gives way is frozen where it is: only its CPUs are others' then.
-pub(crate) fn stands_still(snapshot: &Snapshot, run: &RunningRun) -> bool {
-    mode_of(snapshot, run) == PreemptMode::Suspend
-}
-
-fn mode_of(snapshot: &Snapshot, run: &RunningRun) -> PreemptMode {
-    let own = snapshot
-        .policy
-        .qos
-        .get(&run.spec.qos)
-        .and_then(|qos| qos.preempt_mode);
-    let of_partition = || {
-        snapshot
-            .config
-            .partition(&run.spec.partition)
-            .map_or(PreemptMode::default(), |one| one.preempt_mode)
-    };
-    own.unwrap_or_else(of_partition)
-}
-
-/// How a run may be ended at a time, if it may: not where it is switched off, nor before it ran long enough.
-fn preemptible(snapshot: &Snapshot, run: &RunningRun, at: Timestamp) -> Option<PreemptMode> {
-    let mode = mode_of(snapshot, run);
-    let ran_secs = at.since_secs(run.started.unwrap_or(snapshot.now));
-    (mode != PreemptMode::Off && ran_secs >= least_secs(snapshot, run)).then_some(mode)
-}
-
-/// When the protected time of the next run ends that a pending job could preempt.
-pub fn next_unprotected(snapshot: &Snapshot) -> Option<Timestamp> {
-    let somebody_waits = snapshot
-        .pending
-        .iter()
-        .any(|job| job.is_eligible(snapshot.now));
-    let until = |run: &RunningRun| {
-        run.started
-            .unwrap_or(snapshot.now)
-            .plus_secs(least_secs(snapshot, run))
-    };
-    let runs = snapshot
-        .running
-        .iter()
-        .filter(|run| somebody_waits && until(run) > snapshot.now && run.leaves_by.is_none());
-    runs.filter(|run| mode_of(snapshot, run) != PreemptMode::Off)
-        .map(until)
-        .min()
-}
-
-/// For how long a run is left alone.
-fn least_secs(snapshot: &Snapshot, run: &RunningRun) -> i64 {
-    let qos = snapshot.policy.qos.get(&run.spec.qos);
-    let came_back_secs = if run.preempted.is_some() {
-        snapshot.config.scheduler.preempt.min_run_secs
-    } else {
-        0
-    };
-    i64::from(qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs))
-}
-
-fn candidate<'a>(
-    snapshot: &Snapshot,
-    run: &'a RunningRun,
-    account: u32,
-    class: Option<RunClass>,
-    mode: PreemptMode,
-    gpus: u64,
-) -> Candidate<'a> {
-    let since = run
-        .started
-        .map(|started| run.marked.unwrap_or(started).max(started));
-    let unsaved_secs = snapshot.now.since_secs(since.unwrap_or(snapshot.now)) as u64;
-    let most_secs = u64::from(snapshot.config.scheduler.preempt.max_protected_loss_secs);
-    let gpu_secs = |secs: u64| gpus.saturating_mul(secs) / 1000;
-    Candidate {
-        run,
-        account,
-        class,
-        mode,
-        gpus,
-        lost: gpu_secs(unsaved_secs),
-        protected: gpu_secs(unsaved_secs.min(most_secs)),
-        taken: false,
-        rank: 0,
-    }
-}
-
-/// The account with the guarantee that a run exceeds: the nearest above, or its own where there is none.
-pub(crate) fn lender_of(ledger: &Ledger, account: u32) -> u32 {
-    let granting = ledger
-        .guarantees()
-        .and_then(|one| one.granting(ledger.tree(), account));
-    granting.unwrap_or(account)
-}
-
-/// Between two borrowers: an account that stays within its fair part takes from one that stays above its own, so that
-/// the same swap the other way round is not one.
-struct FairSwap<'a> {
-    ledger: &'a Ledger,
-    claims: &'a GuaranteeClaims,
-    fair_parts: &'a [u64],
-    taker: Option<u32>,
-    wants: u64,
-    /// By the account of a run: the side that gives, if the other may take.
-    giver: BTreeMap<u32, Option<u32>>,
-    /// What each account that gives has left to give, by the account below the common one.
-    left: BTreeMap<u32, u64>,
-}
-
-impl<'a> FairSwap<'a> {
-    fn new(candidates: &'a VictimPool<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
-        let ledger = candidates.ledger;
-        let taker = ledger
-            .tree()
-            .number(&job.spec.account)
-            .filter(|_| class == Some(RunClass::Borrowed));
-        Self {
-            ledger,
-            claims: &candidates.claims,
-            taker,
-            wants: gpus_counted(&job.spec.request, ledger).1,
-            fair_parts: &candidates.fair_parts,
-            giver: BTreeMap::new(),
-            left: BTreeMap::new(),
-        }
-    }
-
-    /// Whether an account's runs may be taken.
-    fn is_for(&mut self, account: u32) -> bool {
-        if !self.giver.contains_key(&account) {
-            let held = |taker: u32| self.ledger.held_by(taker) + self.claims.coming[taker as usize];
-            let may_take = |taker: u32| {
-                self.wants > 0 && held(taker) + self.wants <= self.fair_parts[taker as usize]
-            };
-            let giver = self
-                .sides(account)
-                .filter(|(taker, _)| may_take(*taker))
-                .map(|(_, giver)| giver);
-            self.giver.insert(account, giver);
-        }
-        self.giver[&account].is_some()
-    }
-
-    /// Whether its account can give the run and stays above its fair part; then it is given.
-    fn gives(&mut self, run: &Candidate) -> bool {
-        let Some(giver) = self.giver.get(&run.account).copied().flatten() else {
-            return false;
-        };
-        let left = self.left.entry(giver).or_insert_with(|| {
-            let stays = self
-                .ledger
-                .held_by(giver)
-                .saturating_sub(self.claims.going[giver as usize]);
-            stays.saturating_sub(self.fair_parts[giver as usize])
-        });
-        let gives = *left >= run.gpus;
-        if gives {
-            *left -= run.gpus;
-        }
-        gives
-    }
-
-    /// The two accounts just below the one that both belong to.
-    fn sides(&self, giver: u32) -> Option<(u32, u32)> {
-        let tree = self.ledger.tree();
-        let taker = self.taker?;
-        let below = |account: u32, other: u32| {
-            tree.line(account)
-                .take_while(|one| !tree.is_within(other, *one))
-                .last()
-        };
-        Some((below(taker, giver)?, below(giver, taker)?))
-    }
-}
-
-/// What each account's part of the GPUs that may be used is by shares, in thousandths.
-fn fair_parts(snapshot: &Snapshot, ledger: &Ledger) -> Vec<u64> {
-    let gpus = snapshot
-        .nodes
-        .iter()
-        .flat_map(|node| node.gpus.iter())
-        .filter(|gpu| gpu.usable());
-    let cluster = gpus.map(|gpu| u64::from(gpu.info.part().milli())).sum();
-    let tree = ledger.tree();
-    let accounts = 0..tree.len() as u32;
-    let shares: Vec<u64> = accounts
-        .clone()
-        .map(|account| ledger.shares_of(account))
-        .collect();
-    let mut of_children = vec![0; tree.len()];
-    accounts
-        .clone()
-        .filter(|account| *account != ROOT)
-        .for_each(|account| of_children[tree.parent(account) as usize] += shares[account as usize]);
-    let part = |whole: u64, one: u32| match of_children[tree.parent(one) as usize] {
-        0 => 0,
-        all => (u128::from(whole) * u128::from(shares[one as usize]) / u128::from(all)) as u64,
-    };
-    let fair_part = |account: u32| {
-        let line: Vec<u32> = tree.line(account).collect();
-        line.into_iter().rev().fold(cluster, part)
-    };
-    accounts.map(fair_part).collect()
 }
 
 #[cfg(test)]

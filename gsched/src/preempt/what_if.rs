@@ -19,7 +19,8 @@ use crate::plan::Preempt;
 use crate::preempt::nomination::{
     add_preempts, cap_is_promised, free_for, nominate, nominated_nodes,
 };
-use crate::preempt::victims::{self, stands_still};
+use crate::preempt::protection::is_suspended_by_preemption;
+use crate::preempt::victims;
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{ALL_GPUS, PreemptMode};
@@ -28,7 +29,7 @@ use gmodel::{GpuSet, JobId, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use gpolicy::running_run::end_of;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
+/// The most seconds between a snapshot and its plan: victims end no later than that after the time expected here.
 const ENTRY_SECS: i64 = 10;
 
 /// Pending jobs for which a forecast looks for later victims.
@@ -62,7 +63,7 @@ pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
         && (pairs || snapshot.policy.has_quotas())
 }
 
-/// Whether a job could start now if these runs, and those that leave already, were gone.
+/// Whether a job could start now without these runs and the runs that are ending already.
 fn fits_without(
     pass: &mut Pass,
     job: &PendingJob,
@@ -108,8 +109,8 @@ pub(crate) fn starts_without(
     })
 }
 
-/// Whether it is known only on its nodes what a job takes of limits and guarantees: GPUs of any type, in one of several ways, or all of
-/// whole nodes.
+/// Whether only the nodes decide what a job takes of limits and guarantees: GPUs of any type, several alternatives, whole
+/// nodes.
 pub(crate) fn is_open(pass: &Pass, shape: JobClassId) -> bool {
     let ways = &pass.shape(shape).ways;
     let is_whole = || {
@@ -196,7 +197,7 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
         let make = &cluster.makes.list[cluster.nodes[at].make as usize];
         for (id, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
             match gone.contains(&id)
-                && of_run(&id).is_some_and(|run| stands_still(pass.snapshot, run))
+                && of_run(&id).is_some_and(|run| is_suspended_by_preemption(pass.snapshot, run))
             {
                 true => room.leave(
                     make,
@@ -217,7 +218,7 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
     let leave = gone
         .iter()
         .filter_map(of_run)
-        .filter(|run| !stands_still(pass.snapshot, run));
+        .filter(|run| !is_suspended_by_preemption(pass.snapshot, run));
     if pass.world.usage.keeps_idle() {
         pass.world
             .count_idle(|usage| usage.idle_without(leave, pass.snapshot));
@@ -264,7 +265,7 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
         nominate(pass, job);
         return Some(job.reason.clone());
     }
-    // In another of its partitions its turn has come before.
+    // Its turn in another of its partitions came before.
     let chosen = |job: &PendingJob| {
         pass.preempts()
             .filter(|one| job.is_or_has(one.for_job))
@@ -279,20 +280,20 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
         return None;
     }
     let frozen = pass.preemption.usage_before?;
-    // What was started in this pass may have used up what the job is owed.
+    // Starts of this pass may have used up the guarantee.
     let way = &pass.shape(shape).ways.first()?.take;
     let class = pass.world.usage.check_but_idle(job, way).ok()?;
     if frozen.check_but_idle(job, way).ok()? != class {
         return None;
     }
-    // Whether the guarantee has room may depend on where others leave.
+    // Room in the guarantee may depend on where victims end.
     let by_type = is_open(pass, shape) && class == Some(RunClass::Guaranteed);
     let mut candidates = pass.preemption.candidates.take()?;
     let starts = |pass: &mut Pass, gone: &BTreeSet<RunId>| match by_type {
         true => is_owed_without(pass, job, shape, gone),
         false => starts_without(pass, job, shape, gone),
     };
-    // Runs that leave already may be enough: it waits for them as for others that end.
+    // Runs that are ending already may be enough: the job waits for them as for any other end.
     let is_enough =
         !pass.preemption.leaving.runs.is_empty() && starts(pass, &BTreeSet::new()).is_some();
     let victims = if is_enough {
@@ -306,7 +307,7 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
         .iter()
         .all(|victim| victim.mode == PreemptMode::Suspend);
     let reason = if freezes {
-        standing_still(victims.len())
+        suspending(victims.len())
     } else {
         preempting(victims.len())
     };
@@ -327,8 +328,8 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
     Some(reason)
 }
 
-/// Whether the victims of a job have left while the proof counted on runs that still leave for others: the nomination
-/// stays until then.
+/// Whether the victims have ended while the proof counted on runs that still end for other jobs: the nomination stays until
+/// then.
 fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let has_some = job
         .particulars
@@ -339,8 +340,8 @@ fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> b
     has_some && fits_without(pass, job, shape, &BTreeSet::new())
 }
 
-/// When runs may be ended for a job that waits for room, which are left alone until then; `None` where none would help, or some may
-/// be ended now.
+/// When the protected time of enough runs ends for a job that waits for room; `None`: none would help, or some may be ended
+/// now.
 pub(crate) fn may_preempt_from(
     pass: &mut Pass,
     job: &PendingJob,
@@ -358,7 +359,7 @@ pub(crate) fn may_preempt_from(
     })
 }
 
-/// Runs that go for those before it in this pass, now or later.
+/// Runs preempted for earlier jobs in this pass, now or later.
 fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
     let later = pass.forecast.later_victims.runs.iter().copied();
     pass.preempts().map(|one| one.run).chain(later).collect()
@@ -384,7 +385,7 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId)
         return;
     }
     let others = go_for_others(pass);
-    let victims = victims::victims_at(snapshot, frozen, job, (from, &others), &mut |gone| {
+    let victims = victims::victims_at(snapshot, frozen, job, from, &others, &mut |gone| {
         fits_without(pass, job, shape, gone)
     });
     let victims = victims.unwrap_or_default();
@@ -396,7 +397,7 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId)
     forget_not_before(pass);
 }
 
-/// The class in which a job is to start for which others went.
+/// The class in which a preempting job is to start.
 fn class_owed(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<RunClass> {
     let way = pass.shape(shape).ways.first()?;
     pass.world.usage.check_but_idle(job, &way.take).ok()?
@@ -433,8 +434,7 @@ pub(crate) fn owe(
     );
 }
 
-/// Expects the end of a victim soon after a time, so that the preemptor's planned start is there and then, and jobs
-/// behind it leave it what else it needs there.
+/// Expects the end of a victim soon after a time: the preemptor's planned start is there, and later jobs leave it room.
 fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
     let running = &pass.snapshot.running;
     let run = running
@@ -470,11 +470,11 @@ fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
     }
 }
 
-fn standing_still(runs: usize) -> Reason {
+fn suspending(runs: usize) -> Reason {
     let text = if runs == 1 {
-        "a run stands still".into()
+        "a run is suspended".into()
     } else {
-        format!("{runs} runs stand still")
+        format!("{runs} runs are suspended")
     };
     Reason::new(
         ReasonCode::Preempting,

@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 
 fn shown(snapshot: &Snapshot) -> String {
     let ledger = Ledger::new(snapshot);
-    let line = |one: Ordered| {
+    let line = |one: OrderedJob| {
         let job = &snapshot.pending[one.at];
         let class = one
             .class
@@ -56,7 +56,7 @@ fn the_tier_goes_before_everything() {
 }
 
 #[test]
-fn who_used_less_goes_first() {
+fn the_user_with_less_usage_goes_first() {
     check(
         "node n1 h100:8
          account a
@@ -101,7 +101,7 @@ fn guaranteed_goes_before_borrowed_within_a_tier() {
 }
 
 #[test]
-fn who_is_outside_of_quotas_goes_by_priority_among_those_who_borrow() {
+fn a_job_outside_of_quotas_goes_by_priority_among_borrowers() {
     check(
         "node n1 h100:8
          account a g=4
@@ -136,7 +136,7 @@ fn tasks_of_an_array_take_the_guarantee_one_by_one() {
 }
 
 #[test]
-fn who_may_not_start_has_no_class_and_stands_with_the_borrowers() {
+fn a_job_that_may_not_start_has_no_class_and_queues_with_the_borrowers() {
     let mut snapshot = world(
         "node n1 h100:8
          account a g=4

@@ -17,7 +17,7 @@ fn queue(backfill: &str) -> String {
 }
 
 #[test]
-fn without_backfill_nobody_passes_in_a_partition() {
+fn without_backfill_no_job_passes_another_in_a_partition() {
     check(
         &format!(
             "partition main\npartition other\n{}\njob gpus=1 partition=other time=10",
@@ -68,7 +68,7 @@ fn conservative_keeps_room_for_all() {
             40 starts on n2[2,3]x1
             10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
             20 waits: Priority: needs 4 GPUs, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-            30 waits: Priority: what it needs is kept for job 20
+            30 waits: Priority: nodes it needs are planned for job 20
         "#]],
     );
 }

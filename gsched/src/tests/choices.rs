@@ -1,16 +1,10 @@
 //! Jobs that wait in several partitions: they start once, in the first that can; and wait in all of them as one.
 
-use super::kept::{plans_as_a_new_one, told_what_changed_it_plans_alike};
-use super::promises::{cluster, gives_out_only_what_is_free};
-use super::{NOW, RESERVING, check, picture};
-use crate::{Explanation, Snapshot, WorkBudget, forecast, plan, why};
+use super::{NOW, check, picture};
+use crate::{Snapshot, WorkBudget, forecast, plan, why};
 use expect_test::expect;
-use gmodel::config::{NodeSelection, Partition};
-use gmodel::hostlist::Hostlist;
-use gmodel::policy::{Account, Backfill, GpuAmounts, Qos};
+use gmodel::policy::{Account, GpuAmounts, Qos};
 use gmodel::{JobId, Policy, Reason, ReasonCode};
-use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -51,9 +45,9 @@ fn the_higher_tier_is_looked_at_first_and_then_the_first_named() {
     );
 }
 
-/// What stood in the way of one in its tier stands in nobody's way once the job has an earlier start in another partition.
+/// A planned start in one partition blocks no job once its job has an earlier one in another partition.
 #[test]
-fn who_comes_after_a_reservation_was_taken_back_may_be_promised_its_time() {
+fn a_later_job_may_get_the_time_of_a_planned_start_that_was_taken_back() {
     let promised = |left: u32| {
         let snapshot = picture(&format!(
             "partition a nodes=n1 tier=2
@@ -133,7 +127,7 @@ fn room_is_kept_for_it_in_one_partition_only() {
          job gpus=2 partition=b time=500",
         expect![[r#"
             20 starts on n1[2,3]x1
-            30 waits: Priority: what it needs is kept for job 10
+            30 waits: Priority: nodes it needs are planned for job 10
             10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
         "#]],
     );
@@ -158,7 +152,7 @@ fn what_is_kept_for_it_in_one_partition_is_not_in_its_way_in_another() {
 
 #[test]
 fn each_task_of_an_array_waits_where_it_is_expected_first() {
-    // In turn: b at 50 and 1050, a at 100 and 1100. What is kept for them there nobody has.
+    // In turn: b at 50 and 1050, a at 100 and 1100. The GPUs planned for them stay free of other jobs.
     check(
         "partition a nodes=n1
          partition b nodes=n2
@@ -174,8 +168,8 @@ fn each_task_of_an_array_waits_where_it_is_expected_first() {
         expect![[r#"
             40 starts on n1[2,3]x1
             50 starts on n2[2,3]x1
-            20 waits: Priority: what it needs is kept for job 10
-            30 waits: Priority: what it needs is kept for job 10
+            20 waits: Priority: nodes it needs are planned for job 10
+            30 waits: Priority: nodes it needs are planned for job 10
             10_* waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
         "#]],
     );
@@ -220,7 +214,7 @@ fn a_task_starts_in_one_partition_though_what_another_keeps_for_it_stands_in_the
 }
 
 #[test]
-fn who_is_refused_for_what_is_kept_for_it_does_not_stand_in_its_way() {
+fn a_job_refused_for_its_own_planned_start_does_not_block_itself() {
     // In a, which comes first, job 20 needs 32 CPUs; what is kept for it there refuses 10, of the shape that it has in b itself.
     for backfill in ["easy", "100"] {
         let text = "partition a nodes=n1 cpus_per_gpu=16 tier=2
@@ -233,7 +227,7 @@ fn who_is_refused_for_what_is_kept_for_it_does_not_stand_in_its_way() {
             &format!("backfill {backfill}\n{text}"),
             expect![[r#"
                 20 starts in b on n1[1,2]x2
-                10 waits: Priority: what it needs is kept for job 20
+                10 waits: Priority: nodes it needs are planned for job 20
             "#]],
         );
     }
@@ -276,7 +270,7 @@ fn licences_kept_for_it_in_one_partition_do_not_stand_in_its_way_in_another() {
 }
 
 #[test]
-fn a_reservation_that_moves_to_another_partition_refuses_nobody_where_it_was() {
+fn a_planned_start_that_moves_to_another_partition_refuses_no_job_in_the_old_one() {
     // 30 could have n1 in 188 s by odd, and has n2 in 10 s by main: the GPUs of n1 are for 40.
     check(
         "partition main
@@ -292,7 +286,7 @@ fn a_reservation_that_moves_to_another_partition_refuses_nobody_where_it_was() {
             10 starts in main on n2[0,1,2,3,4]x1
             40 starts on n1[1]x1
             20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:16:50Z
-            30 waits: Priority: what it needs is kept for job 20
+            30 waits: Priority: nodes it needs are planned for job 20
         "#]],
     );
 }
@@ -366,7 +360,7 @@ fn it_starts_for_a_shorter_time_where_only_its_own_reservation_elsewhere_is_in_t
 }
 
 #[test]
-fn it_is_told_what_stands_in_its_way_in_each_and_where_it_is_expected() {
+fn its_blockers_in_each_partition_and_its_forecast_are_told() {
     let snapshot = picture(
         "partition a nodes=n1
          partition b nodes=n2
@@ -467,7 +461,7 @@ fn a_guarantee_is_asked_for_once() {
 }
 
 #[test]
-fn nobody_gives_way_twice_for_it() {
+fn no_run_is_preempted_twice_for_a_job_of_several_partitions() {
     let told = plan(&of_a_qos_that_preempts(&["a", "b"]), WorkBudget::default());
     assert_eq!(told.preempts.len(), 1, "{told:?}");
     assert_eq!(told.reasons.len(), 1);
@@ -476,7 +470,7 @@ fn nobody_gives_way_twice_for_it() {
 
 /// Neither in the plan nor in a part of it that is handed over before.
 #[test]
-fn nobody_gives_way_for_it_where_another_of_its_partitions_starts_it() {
+fn no_run_is_preempted_where_another_of_its_partitions_starts_it() {
     let snapshot = of_a_qos_that_preempts(&["a"]);
     let (tell, told) = std::sync::mpsc::channel();
     let last = crate::Engine::default().plan_in_slices(
@@ -611,190 +605,9 @@ fn all_nodes_are_alike_in_one_of_the_features_in_brackets() {
     assert_eq!(told("(r1|r2)", one_of_each).0, Some("n2+n4".to_owned()));
 }
 
-/// Three partitions over the nodes of a random cluster, which give other CPUs with a GPU, and jobs that name some of them.
-fn in_partitions() -> impl Strategy<Value = Snapshot> {
-    let lists = prop::sample::select(vec![
-        "main",
-        "odd",
-        "main,odd",
-        "odd,main",
-        "even,odd,main",
-        "odd,gone",
-    ]);
-    let cpus = prop::collection::vec(prop::sample::select(vec![None, Some(4), Some(10)]), 3);
-    let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), RESERVING]);
-    // Nodes of two kinds, and jobs that want all of theirs to be of one.
-    let alike = prop::sample::select(vec![
-        None,
-        None,
-        Some("[r1|r2]"),
-        Some("[gone|r2|r1]"),
-        Some("r1"),
-    ]);
-    let lists = (lists, alike);
-    (
-        cluster(),
-        prop::collection::vec(lists, 12),
-        any::<bool>(),
-        cpus,
-        backfill,
-    )
-        .prop_map(|(mut snapshot, lists, tiers, cpus, backfill)| {
-            for (at, node) in snapshot.nodes.iter_mut().enumerate() {
-                node.features
-                    .push(if at % 3 == 0 { "r1" } else { "r2" }.to_owned());
-            }
-            let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
-                name: name.into(),
-                nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
-                priority_tier,
-                ..Partition::default()
-            };
-            let mut config = (*snapshot.config).clone();
-            config.partitions.extend([
-                part("odd", "n1,n3,n5", if tiers { 3 } else { 1 }),
-                part("even", "n2,n4", 1),
-            ]);
-            config.scheduler.backfill = backfill;
-            config
-                .partitions
-                .iter_mut()
-                .zip(cpus)
-                .for_each(|(one, cpus)| one.cpus_per_gpu = cpus);
-            snapshot.config = Arc::new(config);
-            let jobs = std::mem::take(&mut snapshot.pending);
-            for (mut job, (list, alike)) in jobs.into_iter().zip(lists) {
-                let mut spec = (*job.spec).clone();
-                spec.partition = list.into();
-                spec.request.constraint =
-                    alike.map(str::to_owned).or(spec.request.constraint.clone());
-                // Half of them ask for what the partition gives.
-                spec.request.cpus_per_task = spec.request.cpus_per_task.filter(|cpus| *cpus > 10);
-                job.spec = Arc::new(spec);
-                snapshot.pending.extend(job.in_each_partition());
-            }
-            snapshot
-        })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-    #[test]
-    fn each_starts_once_or_has_one_reason(snapshot in in_partitions()) {
-        let told = plan(&snapshot, WorkBudget::default());
-        gives_out_only_what_is_free(&snapshot, &told);
-        let started: BTreeSet<JobId> = told.starts.iter().map(|start| start.job).collect();
-        prop_assert_eq!(started.len(), told.starts.len(), "nobody starts twice");
-        for start in &told.starts {
-            let entry = snapshot.pending.iter().rfind(|job| job.id <= start.job).unwrap();
-            prop_assert_eq!(start.partition.is_some(), entry.partition_of_several().is_some());
-            if entry.spec.alternative.is_some() {
-                let node = |id| snapshot.nodes.iter().find(|node| node.id == id).unwrap();
-                let kinds: BTreeSet<&String> = start.allocation.iter().map(|share| node(share.node).features.last().unwrap()).collect();
-                prop_assert_eq!(kinds.len(), 1, "all nodes are alike");
-            }
-        }
-        let reasons: Vec<JobId> = told.reasons.iter().chain(&told.array_reasons).map(|(id, _)| *id).collect();
-        prop_assert_eq!(reasons.iter().collect::<BTreeSet<_>>().len(), reasons.len(), "nobody has two reasons");
-        for job in &snapshot.pending {
-            let tasks = job.particulars.positions.as_ref().map_or(1, |positions| positions.len());
-            let all = (0..tasks).all(|at| started.contains(&JobId(job.id.0 + at)));
-            prop_assert_ne!(all, reasons.contains(&job.id), "job {} has to start or to have a reason", job.id);
-        }
-    }
-
-    #[test]
-    fn a_kept_engine_treats_them_as_a_new_one(snapshot in in_partitions(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
-        plans_as_a_new_one(snapshot, which);
-    }
-
-    #[test]
-    fn told_what_changed_an_engine_treats_them_alike(
-        snapshot in in_partitions(), coming in in_partitions(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
-    ) {
-        told_what_changed_it_plans_alike(snapshot, coming, steps);
-    }
-}
-
-/// Licences that some need, a night in which a node is kept, a limit of the account, jobs that are held: all at once.
-fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64) -> Snapshot {
-    let config = Arc::make_mut(&mut snapshot.config);
-    config.scheduler.order = gmodel::policy::JobOrder::Fifo;
-    config.scheduler.licences.insert("matlab".into(), 2);
-    let group = gmodel::policy::Limits {
-        gpus: Some(GpuAmounts::all(limit)),
-        ..Default::default()
-    };
-    let account = Account {
-        name: "a".into(),
-        group,
-        ..Account::default()
-    };
-    let kept = super::reservation(&["night", "nodes=n1", "from=700", "secs=500"]);
-    let policy = Arc::make_mut(&mut snapshot.policy);
-    policy.accounts.insert("a".into(), account);
-    policy.reservations.insert(kept.name.clone(), kept);
-    for job in &mut snapshot.pending {
-        let bit = 1u8 << (job.id.0 / 10 % 8);
-        job.particulars.held_by = (held & bit != 0).then(|| "user:bob".into());
-        let spec = Arc::make_mut(&mut job.spec);
-        spec.account = "a".into();
-        if needs & bit != 0 {
-            spec.licences.insert("matlab".into(), 1);
-        }
-    }
-    snapshot
-}
-
-pub(super) fn starts(snapshot: &Snapshot, job: JobId) -> bool {
-    let entries = || snapshot.pending.iter().filter(|one| one.id == job);
-    plan(snapshot, WorkBudget::default())
-        .starts
-        .iter()
-        .any(|start| entries().any(|entry| entry.is_or_has(start.job)))
-}
-
-/// A job that is told to start does, one that is not has something in its way, and each change that is proposed starts it.
-pub(super) fn what_is_told_is_so(
-    snapshot: &Snapshot,
-    id: JobId,
-) -> Result<Explanation, TestCaseError> {
-    let told = why(snapshot, id).unwrap();
-    prop_assert_eq!(
-        told.starts_now,
-        starts(snapshot, id),
-        "job {}: {:?}",
-        id,
-        told
-    );
-    prop_assert_ne!(
-        told.starts_now,
-        !told.blockers.is_empty(),
-        "job {}: {:?}",
-        id,
-        told
-    );
-    for change in told.changes.iter().filter(|change| change.starts == NOW) {
-        let mut changed = snapshot.clone();
-        changed
-            .pending
-            .iter_mut()
-            .filter(|one| one.id == id)
-            .for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
-        if matches!(change.edit, crate::Edit::Partition(_)) {
-            let mut seen = BTreeSet::new();
-            changed
-                .pending
-                .retain(|one| one.id != id || seen.insert(one.spec.alternative));
-        }
-        prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
-    }
-    Ok(told)
-}
-
 /// Reservations by number know what is promised to jobs of several partitions.
 #[test]
-fn what_one_of_several_partitions_is_promised_of_a_reservation_by_number_is_nobody_elses() {
+fn reserved_gpus_planned_in_one_of_several_partitions_serve_no_other_job() {
     let starts = |second: &str| {
         let text = format!(
             "reservation demo gpus=2 user=alice secs=100000
@@ -823,19 +636,4 @@ fn what_one_of_several_partitions_is_promised_of_a_reservation_by_number_is_nobo
         [100, 100],
         "which are set apart no more besides"
     );
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
-    /// The change is made in all of a job's partitions, as `gadm job update` does.
-    #[test]
-    fn what_is_proposed_starts_the_job_in_one_of_its_partitions(
-        snapshot in in_partitions(), needs in any::<u8>(), held in any::<u8>(), limit in 1u64..20,
-    ) {
-        let snapshot = with_all_that_hinders(snapshot, needs & 0x6b, held & 0x12, limit);
-        let ids: BTreeSet<JobId> = snapshot.pending.iter().map(|job| job.id).collect();
-        for id in ids {
-            what_is_told_is_so(&snapshot, id)?;
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Idle GPUs that are kept, and jobs that may make others give way: they free what they need and what is to stay idle.
 
-use super::rounds::{Job, Pool, guarantees, jobs};
+use super::pool::{Job, Pool, guarantees, jobs};
 use crate::plan::Nomination;
 use crate::tests::world::world;
 use crate::{PendingJob, Plan, Snapshot, WorkBudget, plan};
@@ -77,7 +77,7 @@ fn gpus_of_no_known_type_are_idle_once() {
 }
 
 #[test]
-fn who_has_room_and_leaves_too_little_idle_makes_others_leave_as_much_as_is_missing() {
+fn a_job_that_would_use_headroom_preempts_as_much_as_is_missing() {
     let text = |headroom: u32, job: &str| {
         format!(
             "node n1 h100:4
@@ -147,7 +147,7 @@ fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
 }
 
 #[test]
-fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
+fn nothing_is_set_aside_for_a_job_that_can_never_leave_enough_idle() {
     let starts = |exclusive: bool, kept: u32| {
         let text = format!(
             "node n1 h100:4
@@ -175,7 +175,7 @@ fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
 
 /// Two GPUs are to stay idle, and four of the first's nodes.
 #[test]
-fn nothing_is_set_aside_for_one_who_waits_for_a_node_that_is_drained() {
+fn nothing_is_set_aside_for_a_job_that_waits_for_a_drained_node() {
     let starts = |drained: bool, busy: bool| {
         let mut snapshot = world(
             "node n1 h100:4
@@ -242,7 +242,7 @@ fn a_limit_has_room_for_a_job_for_which_others_go_until_it_starts() {
 }
 
 #[test]
-fn nobody_is_made_to_go_where_those_who_leave_already_are_enough() {
+fn no_run_is_preempted_where_ending_runs_free_enough() {
     let ended = |leaving: &str| {
         of(&format!(
             "node n1 h100:4
@@ -290,7 +290,7 @@ fn a_job_on_several_nodes_takes_what_may_go_of_nodes_with_headroom_and_others() 
 
 /// Between the order to go and the start, and at it.
 #[test]
-fn nobody_takes_meanwhile_what_the_job_counts_on() {
+fn no_other_job_takes_what_a_preemptor_counts_on() {
     let text = |headroom: u32| {
         format!(
             "node n1 h100:4
@@ -324,7 +324,7 @@ fn nobody_takes_meanwhile_what_the_job_counts_on() {
         .iter()
         .for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
     assert_eq!(told(&snapshot), (vec![10], vec![]), "and one stays idle");
-    // What is to stay idle went meanwhile: it waits, and nobody else goes for nothing.
+    // The node that was to stay idle is down: the job waits, and no other run is preempted for nothing.
     snapshot.nodes[1].unavailable = Some("down".into());
     assert_eq!(told(&snapshot), (vec![11], vec![]));
 }
@@ -453,9 +453,9 @@ fn what_is_freed_for_a_job_in_one_of_its_partitions_is_kept_for_it_there() {
     );
 }
 
-/// Two for whom others went in one pass: the first would like it better where they went for the second.
+/// Two jobs preempt in one pass: the first would prefer the nodes nominated for the second.
 #[test]
-fn each_starts_where_others_went_for_it() {
+fn each_preemptor_starts_on_its_nominated_nodes() {
     let mut snapshot = world(
         "node n1 h100:4
          node n2 h100:4
@@ -486,7 +486,7 @@ fn each_starts_where_others_went_for_it() {
 
 /// Runs take a while to begin: one that is to be over just when the job starts would still be there, and go for it too.
 #[test]
-fn who_would_be_over_just_when_others_have_left_for_a_job_does_not_start_beside_them() {
+fn a_job_that_would_end_with_the_victims_does_not_start_beside_them() {
     let starts = |asks: u32, secs: u32, grace: u32| {
         let mut snapshot = world(&format!(
             "node n1 h100:4
@@ -514,7 +514,7 @@ fn who_would_be_over_just_when_others_have_left_for_a_job_does_not_start_beside_
 }
 
 #[test]
-fn nobody_goes_from_where_a_limit_of_the_job_has_no_room() {
+fn no_run_is_preempted_where_the_job_would_exceed_its_own_limit() {
     let ended = |limit: &str, job: &str| {
         let mut snapshot = world(&format!(
             "node n1 h100:4
@@ -546,7 +546,7 @@ fn nobody_goes_from_where_a_limit_of_the_job_has_no_room() {
     );
 }
 
-/// Who stands still keeps its GPUs.
+/// A suspended run keeps its GPUs.
 #[test]
 fn a_run_that_is_only_suspended_leaves_nothing_idle() {
     let text = TWO_LEFT.replace("qos low", "qos low mode=suspend");
@@ -602,7 +602,7 @@ mod properties {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
-        /// Whoever starts, by preemption or without: what is kept for who is not there is idle then.
+        /// Headroom stays idle for absent jobs whichever job starts, with or without preemption.
         #[test]
         fn what_is_kept_is_idle_after_each_start(
             jobs in jobs(24), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
@@ -619,9 +619,9 @@ mod properties {
             }
         }
 
-        /// Nobody comes and nothing ends: all for whom others went start when those are gone, and it comes to rest.
+        /// With constant demand all preempting jobs start when their victims are gone, and the pool comes to rest.
         #[test]
-        fn nobody_gives_way_in_vain_or_for_ever(
+        fn no_run_is_preempted_in_vain_or_for_ever(
             jobs in jobs(20), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
             backfill in some_reservations(),
         ) {
@@ -641,7 +641,7 @@ mod properties {
             for (first, who, whom) in &pool.preempted {
                 let back = pool.preempted.iter().find(|(at, one, other)| at > first && (one, other) == (whom, who));
                 let Some((second, ..)) = back else { continue };
-                // Who went for a third one left his account with less, or others with more.
+                // A victim of a third job left its account with less, or other accounts with more.
                 let mut others = pool.preempted.iter().filter(|(at, _, other)| first <= at && at < second && other != whom);
                 prop_assert!(others.next().is_some(), "{} and {} gave way to each other: {:?}", who, whom, pool.preempted);
             }
@@ -649,7 +649,7 @@ mod properties {
     }
 
     #[test]
-    fn somebody_gives_way_beside_headroom_in_such_pools() {
+    fn runs_are_preempted_beside_headroom_in_such_pools() {
         let mut pool = pool(2, 0, 0, [0, 0, 0], true);
         let job = |ask: usize, high: bool| Job {
             comes: 0,

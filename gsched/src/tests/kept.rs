@@ -6,12 +6,11 @@ use crate::changes::Changes;
 use crate::decide::full_pass::walk_all;
 use crate::engine::QuickPassState;
 use crate::ledger::{Ledger, Take};
-use crate::plan::Nomination;
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Account, GpuAmounts, Limits, PreemptMode};
-use gmodel::{JobId, JobSpec, Policy, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, Policy, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,7 +86,7 @@ pub(super) fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
 }
 
 /// What a mirror tells.
-fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
+pub(super) fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
     if before.nodes.len() != after.nodes.len() {
         return Changes {
             everything: true,
@@ -132,17 +131,17 @@ fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
     }
 }
 
-fn all() -> WorkBudget {
+pub(super) fn all() -> WorkBudget {
     WorkBudget::default()
 }
 
-/// A pass along the lines starts what a pass job by job starts, and gives everybody a reason of the same kind.
+/// A pass by queue groups starts the same jobs as a pass job by job, and gives reasons of the same kind.
 fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     let mut engine = Engine::default();
     engine.sync(snapshot, None);
     let (by_job, left) = walk_all(&mut engine, snapshot, all(), None, None, None);
     assert_eq!(plan.starts, by_job.starts);
-    // Along the lines those are put off that are in nobody's way: they must come out the same after all starts.
+    // A pass by queue groups defers planned starts that block no job: they must come out the same after all starts.
     let mut along_lines = Engine::default();
     along_lines.plan(snapshot, all());
     assert_eq!(promises(&mut along_lines, snapshot), reserved(&left));
@@ -160,7 +159,7 @@ fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
             plan.reasons.len() + plan.array_reasons.len(),
             "nobody is told twice"
         );
-        // Who is told nothing has the reason that is known.
+        // A job without a new reason keeps its present one.
         let known = snapshot.pending.iter().map(|job| {
             (
                 (job.id, job.particulars.positions.is_some()),
@@ -268,14 +267,17 @@ pub(super) fn plans_as_a_new_one(mut snapshot: Snapshot, which: Vec<prop::sample
     }
 }
 
-/// All reservations after a pass: for whom, when, and on which nodes.
-fn promises(engine: &mut Engine, snapshot: &Snapshot) -> Vec<(JobId, Timestamp, Vec<usize>)> {
+/// All planned starts after a pass: job, time and nodes.
+pub(super) fn promises(
+    engine: &mut Engine,
+    snapshot: &Snapshot,
+) -> Vec<(JobId, Timestamp, Vec<usize>)> {
     engine.make_ready(snapshot);
     reserved(engine.left.as_ref().unwrap())
 }
 
 /// Those that were not taken back.
-fn reserved(left: &QuickPassState) -> Vec<(JobId, Timestamp, Vec<usize>)> {
+pub(super) fn reserved(left: &QuickPassState) -> Vec<(JobId, Timestamp, Vec<usize>)> {
     let standing = left.reserved.iter().filter(|one| !one.holds.is_empty());
     standing
         .map(|one| (one.job, one.at, one.nodes().collect()))
@@ -345,7 +347,7 @@ proptest! {
 
     /// What changed says all that an engine must know to plan as one that sees everything for the first time.
     #[test]
-    fn who_is_told_what_changed_plans_as_who_looks_at_everything(
+    fn an_engine_told_the_changes_plans_as_one_that_looks_at_everything(
         snapshot in cluster(), coming in cluster(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
     ) {
         told_what_changed_it_plans_alike(snapshot, coming, steps);
@@ -353,15 +355,15 @@ proptest! {
 
     /// Where nodes are given out in their order more is promised again without a search.
     #[test]
-    fn on_nodes_without_gpus_who_is_told_what_changed_plans_alike_too(
+    fn an_engine_told_the_changes_plans_alike_on_nodes_without_gpus(
         snapshot in cpus(), coming in cpus(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..200), 1..12),
     ) {
         told_what_changed_it_plans_alike(snapshot, coming, steps);
     }
 
-    /// The first that waits loses nothing by those who are started quickly.
+    /// Quick passes do not delay the first pending job.
     #[test]
-    fn who_was_to_start_at_a_time_still_can(mut snapshot in cluster(), which in any::<prop::sample::Index>()) {
+    fn a_planned_start_is_kept(mut snapshot in cluster(), which in any::<prop::sample::Index>()) {
         snapshot.running.sort_by_key(|run| run.run);
         let mut engine = Engine::default();
         let first = engine.plan(&snapshot, all());
@@ -386,18 +388,7 @@ proptest! {
     }
 }
 
-/// The start that the text of the first plan named, seconds from now; nothing where it named none.
-fn named(plan: &Plan, job: JobId) -> i64 {
-    let text = plan
-        .reasons
-        .iter()
-        .find(|(id, _)| *id == job)
-        .map(|(_, reason)| reason.text.to_string());
-    let at = text.and_then(|text| gmodel::time::parse_rfc3339(text.rsplit_once("expected by ")?.1));
-    at.map_or(i64::MAX, |at| at.since_secs(NOW))
-}
-
-fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
+pub(super) fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
     let jobs = snapshot.pending.iter().map(|job| job.id).collect();
     let told = crate::forecast(snapshot, &jobs);
     told.into_iter()
@@ -406,7 +397,7 @@ fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
 }
 
 #[test]
-fn who_waits_for_what_is_out_of_order_is_told_when_that_changes() {
+fn a_job_that_waits_for_broken_gpus_is_told_when_that_changes() {
     let mut snapshot = picture("node n1 h100:2\njob gpus=2 time=100");
     let mut engine = Engine::default();
     let mut before = Snapshot::default();
@@ -492,7 +483,7 @@ fn only_reservations_that_may_begin_before_a_start_is_over_are_made_for_it() {
 }
 
 #[test]
-fn a_silent_engine_starts_the_same_and_tells_nobody_why_he_waits() {
+fn a_silent_engine_starts_the_same_jobs_and_gives_no_reasons() {
     let snapshot = picture(
         "node n1 h100:4
          node n2 h100:4
@@ -526,299 +517,13 @@ fn a_silent_engine_starts_the_same_and_tells_nobody_why_he_waits() {
     );
 }
 
-#[test]
-fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
-    let mut snapshot = picture(
-        "node n1 h100:4
-         node n2 h100:4
-         running 1 n1 gpus=0-3 left=1000
-         running 2 n2 gpus=0-3 left=2000
-         job gpus=8 nodes=2 time=100
-         job gpus=4 time=5000
-         job gpus=4 time=900
-         job gpus=4 time=900",
-    );
-    let mut engine = Engine::default();
-    assert!(engine.plan(&snapshot, all()).starts.is_empty());
-    let changes = end(&mut snapshot, 0);
-    let quick = engine.after(&snapshot, &changes, all()).unwrap();
-    let starts: Vec<_> = quick
-        .starts
-        .iter()
-        .map(|start| (start.job.0, start.allocation[0].node.0))
-        .collect();
-    // The first needs both nodes, the second would keep it waiting.
-    assert_eq!(starts, [(30, 1)]);
-    assert!(quick.reasons.is_empty() && !quick.cut_short);
-    let other = Changes {
-        everything: true,
-        ..Changes::default()
-    };
-    assert_eq!(
-        engine.after(&snapshot, &other, all()),
-        None,
-        "that takes a full pass"
-    );
-}
-
-/// An array of id 10 with a cap of two: tasks 1 and 2, and 0 and 3 with records of their own, behind them a job of 6 GPUs.
-fn capped(cluster: &str) -> Snapshot {
-    let mut snapshot = picture(&format!(
-        "{cluster}\njob gpus=1 time=100 array=3 room=2\njob gpus=1 time=100 room=2\njob gpus=1 time=100 room=2\njob gpus=6 time=100"
-    ));
-    for (at, id) in [(1, 10), (2, 13)] {
-        snapshot.pending[at].id = JobId(id);
-        snapshot.pending[at].particulars.array = Some(JobId(10));
-    }
-    let mut between = gmodel::array_spec::RangeSet::new();
-    for position in 1..3 {
-        between.insert(position);
-    }
-    snapshot.pending[0].particulars.positions = Some(between);
-    snapshot
-}
-
-#[test]
-fn all_records_of_an_array_count_for_its_cap() {
-    let started = |plan: &Plan| {
-        plan.starts
-            .iter()
-            .map(|start| start.job.0)
-            .collect::<Vec<_>>()
-    };
-    let snapshot = capped("node n1 h100:8");
-    let told = plan(&snapshot, all());
-    let of_array = started(&told).into_iter().filter(|id| *id < 40).count();
-    assert_eq!(
-        (of_array, started(&told).contains(&40)),
-        (2, true),
-        "who is behind gets what the others may not have: {told:?}"
-    );
-    let waits = told
+/// The start that the text of the first plan named, seconds from now; nothing where it named none.
+pub(super) fn named(plan: &Plan, job: JobId) -> i64 {
+    let text = plan
         .reasons
         .iter()
-        .chain(&told.array_reasons)
-        .filter(|(_, reason)| reason.code == ReasonCode::JobArrayTaskLimit);
-    assert_eq!(waits.count(), 2);
-    let mut free = snapshot.clone();
-    free.pending
-        .iter_mut()
-        .for_each(|job| job.particulars.array = None);
-    assert_eq!(
-        started(&plan(&free, all())).len(),
-        4,
-        "tasks of other arrays do not count: two, one and one"
-    );
-    // What a pass started counts in the quick ones after it, whose snapshot knows no run of it yet.
-    let mut snapshot = capped("node n1 h100:4\nnode n2 h100:1\nrunning 1 n1 gpus=0-3 left=1000");
-    let mut engine = Engine::default();
-    assert_eq!(engine.plan(&snapshot, all()).starts.len(), 1);
-    let changes = end(&mut snapshot, 0);
-    assert_eq!(
-        engine
-            .after(&snapshot, &changes, all())
-            .unwrap()
-            .starts
-            .len(),
-        1
-    );
-}
-
-#[test]
-fn of_an_array_beyond_its_guarantee_each_task_starts_once() {
-    let mut snapshot = picture("node n1 h100:4\njob gpus=1 time=100 array=3 account=lab");
-    let lab = Account {
-        name: "lab".into(),
-        guaranteed: Some(GpuAmounts::all(1)),
-        ..Account::default()
-    };
-    snapshot.policy = Arc::new(Policy {
-        accounts: [("lab".to_owned(), lab)].into(),
-        ..Policy::default()
-    });
-    let starts: Vec<_> = plan(&snapshot, all())
-        .starts
-        .iter()
-        .map(|start| (start.job.0, start.class))
-        .collect();
-    // What is beyond it came once more from the first task on, and the fourth GPU was kept for nobody.
-    assert_eq!(
-        starts,
-        [
-            (10, Some(RunClass::Guaranteed)),
-            (11, Some(RunClass::Borrowed)),
-            (12, Some(RunClass::Borrowed))
-        ]
-    );
-}
-
-#[test]
-fn a_pass_that_was_cut_short_comes_further_the_next_time() {
-    let mut text = String::from(
-        "backfill all\nnode n1 h100:8\nnode n2 h100:1\nrunning 1 n1 gpus=0-7 left=100\n",
-    );
-    (1..60).for_each(|at| text += &format!("job gpus={} time={}\n", 2 + at % 7, 10 + at));
-    text += "job gpus=1 time=10\n";
-    let snapshot = picture(&text);
-    let mut engine = Engine::default();
-    let few = WorkBudget {
-        node_probes: 20,
-        starts: 100,
-    };
-    let passes = (1..20).find(|_| !engine.plan(&snapshot, few).cut_short);
-    assert!(passes.is_some_and(|passes| passes > 1), "{passes:?}");
-}
-
-#[test]
-fn a_long_pass_is_handed_over_in_parts_that_make_up_the_whole() {
-    let mut text = String::from(
-        "backfill all\nnode n1 h100:8\nnode n2 h100:4\nrunning 1 n1 gpus=0-7 left=100\n",
-    );
-    (1..40).for_each(|at| text += &format!("job gpus={} time={}\n", 1 + at % 8, 10 + at));
-    let snapshot = picture(&text);
-    let whole = plan(&snapshot, all());
-    let (tell, told) = std::sync::mpsc::channel();
-    let last = Engine::default().plan_in_slices(
-        &snapshot,
-        None,
-        all(),
-        10,
-        Box::new(move |part| tell.send(part).unwrap()),
-    );
-    let mut parts: Vec<Plan> = told.iter().collect();
-    assert!(parts.len() > 1, "{} parts", parts.len());
-    assert!(
-        parts[0].starts.len() + parts[0].reasons.len() < whole.starts.len() + whole.reasons.len()
-    );
-    parts.push(last);
-    assert_eq!(
-        parts
-            .iter()
-            .flat_map(|part| part.starts.clone())
-            .collect::<Vec<_>>(),
-        whole.starts
-    );
-    assert_eq!(
-        parts
-            .iter()
-            .flat_map(|part| part.reasons.clone())
-            .collect::<Vec<_>>(),
-        whole.reasons
-    );
-}
-
-#[test]
-fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_would_start_beside_it()
-{
-    let text = "node n1 h100:4\nrunning 1 n1 gpus=0-3 left=1000\njob gpus=4 time=100 array=50\njob gpus=4 time=100 array=50";
-    let snapshot = picture(text);
-    let mut engine = Engine::default();
-    engine.plan(&snapshot, all());
-    assert_eq!(engine.left.as_ref().unwrap().reserved.len(), 1);
-    let promised = promises(&mut engine, &snapshot);
-    assert_eq!(promised.len(), 100, "K");
-    assert!(promised[..50].iter().all(|(job, ..)| *job == promised[0].0));
-}
-
-#[test]
-fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
-    // 11 comes before 10 in the order, and asks for the same guarantee.
-    let text = "node n1 h100:4
-         node n2 h100:4
-         account a g=4
-         account b
-         run 1 b bob 4 on=n1 ago=900 class=b
-         run 2 b bob 4 on=n2 ago=800 class=b
-         job 10 a ann 4
-         job 11 a ann 4 nice=-100";
-    let quick = |leaves_for: Option<JobId>, ends: usize| {
-        let mut snapshot = crate::tests::world::world(text);
-        snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
-        snapshot.running[0].leaves_for = leaves_for;
-        snapshot.pending[0].particulars.nomination = Some(Nomination::default());
-        if leaves_for.is_none() {
-            snapshot.pending.remove(0);
-            let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
-            partitions
-                .iter_mut()
-                .for_each(|one| one.preempt_mode = PreemptMode::Off);
-        }
-        let mut engine = Engine::default();
-        engine.plan(&snapshot, all());
-        let changes = end(&mut snapshot, ends);
-        engine.after(&snapshot, &changes, all()).map(|plan| {
-            plan.starts
-                .iter()
-                .map(|start| start.job.0)
-                .collect::<Vec<_>>()
-        })
-    };
-    assert_eq!(quick(None, 1), Some(vec![11]));
-    assert_eq!(quick(Some(JobId(10)), 1), None, "that takes a full pass");
-    assert_eq!(
-        quick(Some(JobId(10)), 0),
-        None,
-        "the last of them is gone, and 10 is to start"
-    );
-}
-
-#[test]
-fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
-    for quotas in ["", "account b g=1"] {
-        for limit in ["", "limit=600"] {
-            let mut snapshot = crate::tests::world::world(&format!(
-                "node n1 h100:2
-                 account a
-                 {quotas}
-                 qos low
-                 qos scav
-                 qos high preempts=scav
-                 run 1 a ann 1 on=n1 ago=900 qos=low
-                 run 2 a ann 1 on=n1 ago=800 qos=scav limit=6000
-                 job 10 a ann 1 qos=high {limit}"
-            ));
-            let mut engine = Engine::default();
-            let told = engine.plan(&snapshot, all());
-            assert_eq!(
-                told.preempts
-                    .iter()
-                    .map(|one| one.run.job.0)
-                    .collect::<Vec<_>>(),
-                [2]
-            );
-            snapshot.pending[0].reason = told.reasons[0].1.clone();
-            snapshot.pending[0].particulars.nomination =
-                told.nomination(told.reasons[0].0, false).cloned();
-            // It is gone at once, and back in the queue.
-            let back = PendingJob {
-                id: JobId(2),
-                limit_secs: Some(6000),
-                spec: snapshot.running[1].spec.clone(),
-                ..snapshot.pending[0].clone()
-            };
-            let back = PendingJob {
-                submitted: snapshot.now.plus_secs(-800),
-                eligible: snapshot.now.plus_secs(-800),
-                reason: gmodel::Reason::default(),
-                ..back
-            };
-            let mut back = back;
-            back.particulars.nomination = None;
-            let mut changes = end(&mut snapshot, 1);
-            snapshot.pending.insert(0, back);
-            changes.all_pending = true;
-            assert_eq!(
-                engine.after(&snapshot, &changes, all()),
-                None,
-                "quotas {quotas:?} {limit:?}: that takes a full pass"
-            );
-            let starts: Vec<u64> = engine
-                .plan(&snapshot, all())
-                .starts
-                .iter()
-                .map(|start| start.job.0)
-                .collect();
-            assert_eq!(starts, [10], "quotas {quotas:?} {limit:?}");
-        }
-    }
+        .find(|(id, _)| *id == job)
+        .map(|(_, reason)| reason.text.to_string());
+    let at = text.and_then(|text| gmodel::time::parse_rfc3339(text.rsplit_once("expected by ")?.1));
+    at.map_or(i64::MAX, |at| at.since_secs(NOW))
 }

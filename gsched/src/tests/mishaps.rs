@@ -1,9 +1,9 @@
 //! Pools in which nodes fail and return, jobs are held, cancelled and requeued, and the policy changes, round after round: a planner that is
-//! kept decides as a new one (each round compares), nobody starts where nothing is, everybody knows why he waits, and when it is calm it comes
-//! to rest.
+//! kept decides as a new one (each round compares). No job starts on missing nodes, each pending job has a reason, and in calm
+//! it comes to rest.
 
+use super::pool::{Job, Pool, guarantees, jobs};
 use super::promises::is_within_the_node;
-use super::rounds::{Job, Pool, guarantees, jobs};
 use super::some_reservations;
 use crate::tests::world::world;
 use gmodel::policy::PreemptMode;

@@ -1,14 +1,19 @@
-//! The scheduler on clusters written as text: who starts where, and why the others wait; and its promises as
-//! properties of random clusters.
+//! The scheduler on clusters written as text: which jobs start where, and the pending reasons of the rest. Properties of random
+//! clusters.
 
 mod backfill;
 mod choices;
+mod guarantees;
 mod headroom;
 mod kept;
 mod limited;
 mod mishaps;
+mod pool;
 mod pools;
 mod promises;
+mod quick_passes;
+mod random_choices;
+mod reservations;
 mod reserved;
 mod rounds;
 mod sharing;
@@ -16,6 +21,8 @@ mod terms;
 mod textbook;
 mod typed;
 mod why;
+mod why_changes;
+mod why_obstacles;
 mod windows;
 mod wired;
 pub(crate) mod world;
@@ -496,7 +503,7 @@ fn all_nodes_of_a_job_or_none() {
          job nodes=2 gpn=7 time=100",
         expect![[r#"
             10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
-            20 waits: Priority: what it needs is kept for job 10
+            20 waits: Priority: nodes it needs are planned for job 10
         "#]],
     );
 }
@@ -542,15 +549,15 @@ fn the_second_choice_of_gpu_is_taken_when_the_first_is_not_free() {
         expect![[r#"
             10 starts on n2[0,1,2,3,4,5,6,7]x1
             20 waits: Resources: needs 4 h100, 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
-            30 waits: Priority: what it needs is kept for job 20
-            40 waits: Priority: what it needs is kept for job 20
+            30 waits: Priority: nodes it needs are planned for job 20
+            40 waits: Priority: nodes it needs are planned for job 20
             50 waits: PartitionConfig: needs 1 a100 with 58.6G, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }
 
 #[test]
-fn an_exclusive_job_takes_an_empty_node_whole_and_leaves_it_to_nobody() {
+fn an_exclusive_job_takes_an_empty_node_and_shares_it_with_no_job() {
     check(
         "node n1 h100:4
          node n2 h100:4
@@ -656,8 +663,8 @@ fn short_jobs_pass_a_waiting_one_where_they_do_not_delay_it() {
         expect![[r#"
             30 starts on n1[4,5]x1
             10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:26:40Z
-            20 waits: Priority: what it needs is kept for job 10
-            40 waits: Priority: what it needs is kept for job 10
+            20 waits: Priority: nodes it needs are planned for job 10
+            40 waits: Priority: nodes it needs are planned for job 10
         "#]],
     );
 }
@@ -675,7 +682,7 @@ fn a_reservation_is_kept_against_jobs_of_other_partitions_too() {
         expect![[r#"
             30 starts on n1[1]x1
             10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
-            20 waits: Priority: what it needs is kept for job 10
+            20 waits: Priority: nodes it needs are planned for job 10
         "#]],
     );
 }
@@ -714,7 +721,7 @@ fn arrays_start_as_many_tasks_as_fit_and_their_cap_allows() {
 }
 
 #[test]
-fn who_cannot_run_at_all_is_told_why() {
+fn a_job_that_cannot_run_at_all_is_told_why() {
     check(
         "partition main max_time=100
          node n1 h100:4
@@ -743,7 +750,7 @@ fn who_cannot_run_at_all_is_told_why() {
 }
 
 #[test]
-fn a_partition_that_was_closed_to_somebody_starts_nothing_of_theirs() {
+fn a_partition_starts_no_jobs_of_an_account_it_was_closed_to() {
     check(
         "partition main accounts=lab,club qos=normal,high users=bob,eve
          node n1 h100:8

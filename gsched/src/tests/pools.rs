@@ -1,10 +1,10 @@
 //! One pool in which everything stands beside each other: unlike nodes, slices and shares, switches, partitions that overlap, licences,
 //! windows and GPUs that are reserved; and jobs that ask for any of it.
 
-use super::choices::{starts, what_is_told_is_so};
 use super::kept::{end, enter};
 use super::picture;
 use super::promises::is_within_the_node;
+use super::random_choices::{starts, what_is_told_is_so};
 use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast, plan, why};
 use gmodel::config::GpuSharing;
 use gmodel::constraint::Constraint;
@@ -287,7 +287,7 @@ fn could_run(snapshot: &Snapshot, job: &PendingJob) -> bool {
                 .is_none_or(|list| most(&|name| list.contains(name)) == named.min(needs));
             are_named_there
                 && match &request.switches {
-                    // Who waits only so long for near nodes takes others then.
+                    // A job that waits a limited time for near nodes takes other nodes then.
                     Some(one) if one.wait_secs.is_none() => switches.iter().any(|switch| {
                         most(&|name| switch.nodes.as_ref().unwrap().contains(name)) >= needs
                     }),
@@ -317,7 +317,7 @@ proptest! {
         }
     }
 
-    /// Who comes later has no say in what those before get: neither starts, nor promises.
+    /// Later jobs of the queue change neither the starts nor the planned starts of earlier ones.
     #[test]
     fn backfill_never_delays_a_reserved_start(
         jobs in prop::collection::vec(ask(), 3..14), runs in prop::collection::vec(any::<prop::sample::Index>(), 0..3), cut in any::<prop::sample::Index>(),
@@ -564,7 +564,7 @@ proptest! {
                 (&[ReasonCode::JobArrayTaskLimit], &uncapped),
                 (&[ReasonCode::JobHeldUser], &unheld),
             ];
-            // Of kinds of GPUs one whose way is free is enough.
+            // One alternative without blockers is enough.
             let each: Vec<&Vec<crate::Blocker>> = std::iter::once(&told.blockers).chain(told.alternatives.iter().map(|one| &one.blockers)).collect();
             for (codes, lift) in codes {
                 if each.iter().any(|blockers| blockers.iter().any(|one| codes.contains(&one.code))) {
@@ -578,7 +578,7 @@ proptest! {
 
 /// What the array behind is promised of its reservation is not set apart for it besides.
 #[test]
-fn who_is_said_to_start_now_starts_behind_an_array_of_a_reservation_by_number() {
+fn a_job_forecast_for_now_starts_behind_an_array_of_a_gpu_reservation() {
     let jobs = [
         "job nodes=2 gpn=1 switches=1 partition=small,big time=206 array=6",
         "job nodes=2 gpn=0.5 user=alice reservation=demo constraint=roce partition=small time=69 array=6",

@@ -64,7 +64,7 @@ fn capped_shares_go_only_where_mps_is_and_memory_is_the_shares_own() {
 }
 
 #[test]
-fn where_sharing_is_switched_off_those_who_wait_for_a_part_are_told_so() {
+fn where_sharing_is_off_jobs_that_wait_for_a_share_are_told_so() {
     check(
         "partition main
          node n1 h100:1 mps
@@ -127,7 +127,7 @@ proptest! {
                 snapshot.now = snapshot.now.plus_secs(20);
             }
         }
-        // With nothing else there, all get their turn: the rule starves nobody.
+        // Without other load every job gets its turn: the rule starves none.
         for _ in 0..snapshot.pending.len() + snapshot.running.len() {
             while !snapshot.running.is_empty() {
                 end(&mut snapshot, 0);

@@ -25,7 +25,7 @@ fn class_of(snapshot: &Snapshot, job: u64) -> Option<RunClass> {
 
 #[test]
 fn a_job_without_a_type_is_not_owed_more_than_its_account_has_of_the_only_one() {
-    // Account a stands on 8 of its 12 h100; eight more would be borrowed, whoever asks without a type.
+    // Account a uses 8 of its guarantee of 12 h100; eight more without a type would be borrowed.
     let lab = |guarantee: &str, asks: &str| {
         world(&format!(
             "node n1 h100:8

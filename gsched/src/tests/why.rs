@@ -1,22 +1,15 @@
 //! `--why` as text and as properties: what it proposes starts the job, and each blocker alone is not the whole of it.
 
-use super::promises::cluster;
 use super::{NOW, picture};
-use crate::{ArrayCap, Edit, PendingJob, Snapshot, WorkBudget, forecast, plan, why};
+use crate::{forecast, why};
 use expect_test::{Expect, expect};
-use gmodel::config::PartitionState;
-use gmodel::gpu_request::GpuAmount;
-use gmodel::policy::{
-    Account, Budget, BudgetKind, GpuAmounts, JobOrder, Limits, Period, Placement, Qos, Reservation,
-    ReservedPart,
-};
+use gmodel::policy::Qos;
 use gmodel::{JobId, NodeId, Reason, ReasonCode};
-use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-fn check(text: &str, job: u64, expect: Expect) {
+pub(super) fn check(text: &str, job: u64, expect: Expect) {
     let snapshot = picture(text);
     let why = why(&snapshot, JobId(job)).unwrap();
     let mut out = format!("{} ahead\n", why.ahead);
@@ -45,7 +38,7 @@ fn check(text: &str, job: u64, expect: Expect) {
 
 #[test]
 fn a_job_that_names_its_node_is_told_of_that_one() {
-    // n2 and n3 are empty, and in nobody's way.
+    // n2 and n3 are empty, and no blockers.
     check(
         "node n1 h100:8
          node n2 h100:8
@@ -115,7 +108,7 @@ fn a_shorter_limit_fits_before_a_reservation() {
         20,
         expect![[r#"
             1 ahead
-            Priority: what it needs is kept for job 10 (until 1970-01-01T00:43:20Z)
+            Priority: nodes it needs are planned for job 10 (until 1970-01-01T00:43:20Z)
             expected 1970-01-01T00:43:20Z on [1]
             --time 10: 1970-01-01T00:16:40Z
         "#]],
@@ -123,7 +116,7 @@ fn a_shorter_limit_fits_before_a_reservation() {
 }
 
 #[test]
-fn all_that_stands_in_the_way_is_told() {
+fn all_blockers_are_told() {
     check(
         "licence matlab 1
          node n1 h100:8
@@ -180,7 +173,7 @@ fn of_nodes_as_near_the_one_where_more_comes_first_is_named() {
 }
 
 #[test]
-fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
+fn a_job_of_a_later_reservation_is_told_its_start() {
     let queue = |job: &str| {
         format!(
             "reservation course gpus=4 user=alice from=100 secs=300 daily
@@ -207,7 +200,7 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
         expected 1970-01-01T00:19:10Z on [1]
     "#]],
     );
-    // Too large, too long, not for him.
+    // Too large, too long, closed to its user.
     check(
         &queue("job gpus=5 user=alice reservation=course time=60"),
         10,
@@ -241,7 +234,7 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
 }
 
 #[test]
-fn who_would_end_after_its_deadline_has_no_start() {
+fn a_job_that_would_end_after_its_deadline_has_no_start() {
     let mut snapshot = picture("node n1 h100:1\nrunning 1 n1 gpus=0 left=100\njob gpus=1 time=50");
     for (deadline, start) in [(None, Some(100)), (Some(150), Some(100)), (Some(149), None)] {
         std::sync::Arc::make_mut(&mut snapshot.pending[0].spec).deadline =
@@ -259,7 +252,7 @@ fn who_would_end_after_its_deadline_has_no_start() {
 }
 
 #[test]
-fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit() {
+fn a_job_expected_to_be_short_needs_its_whole_limit_beside_reservations() {
     let mut lengths = gpolicy::run_lengths::RunLengths::default();
     let whose = |user| gpolicy::run_lengths::RunOwner {
         account: "",
@@ -333,7 +326,7 @@ fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit()
 }
 
 #[test]
-fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_whole_limit() {
+fn a_job_expected_to_be_short_needs_its_whole_limit_beside_gpus_reserved_by_number() {
     let mut lengths = gpolicy::run_lengths::RunLengths::default();
     let whose = |user| gpolicy::run_lengths::RunOwner {
         account: "",
@@ -385,27 +378,7 @@ fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_wh
 }
 
 #[test]
-fn another_type_or_partition_is_proposed() {
-    check(
-        "partition main nodes=n1
-         partition other nodes=n2
-         node n1 h100:4 a100:4
-         node n2 h100:4
-         running 1 n1 gpus=0-3 left=600
-         job gpus=h100:4 time=1000",
-        10,
-        expect![[r#"
-            0 ahead
-            Resources: needs 4 h100, 1 CPU and 1G of memory on one node; n1 comes nearest and has 0 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
-            expected 1970-01-01T00:26:40Z on [1]
-            --gpus a100:4: 1970-01-01T00:16:40Z
-            --partition other: 1970-01-01T00:16:40Z
-        "#]],
-    );
-}
-
-#[test]
-fn who_others_make_room_for_is_expected_when_they_are_gone() {
+fn a_preemptor_is_forecast_for_the_end_of_its_victims() {
     let mut snapshot = picture(
         "node n1 h100:4
          running 1 n1 gpus=0-3 left=100000
@@ -448,7 +421,7 @@ fn who_others_make_room_for_is_expected_when_they_are_gone() {
 }
 
 #[test]
-fn who_may_preempt_runs_later_is_told_from_when() {
+fn a_job_that_may_preempt_later_is_told_from_when() {
     let told = |runs: &str| {
         let snapshot = super::world::world(&format!(
             "node n1 h100:4
@@ -462,7 +435,7 @@ fn who_may_preempt_runs_later_is_told_from_when() {
         let why = why(&snapshot, JobId(10)).unwrap();
         let secs = |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(super::world::NOW));
         if let Some(from) = secs(why.blockers[0].may_preempt_from) {
-            let looked = secs(crate::preempt::victims::next_unprotected(&snapshot));
+            let looked = secs(crate::preempt::protection::next_unprotected(&snapshot));
             assert!(
                 looked.is_some_and(|at| at <= from),
                 "nobody looks at it then: {looked:?}, {from}"
@@ -509,7 +482,7 @@ fn who_may_preempt_runs_later_is_told_from_when() {
     );
 }
 
-/// Nobody counts on runs that go for who comes before.
+/// Runs preempted for an earlier job make room for that job only.
 #[test]
 fn runs_that_may_be_ended_later_go_for_one_only() {
     let snapshot = super::world::world(
@@ -567,94 +540,6 @@ fn what_is_in_the_way_of_each_kind_of_gpus_is_told_by_itself() {
 }
 
 #[test]
-fn an_array_at_its_cap_is_told_of_a_higher_one() {
-    let of = |text: &str, cap: ArrayCap| {
-        let mut snapshot = picture(text);
-        snapshot.pending[0].particulars.cap = Some(cap);
-        let told = why(&snapshot, JobId(10)).unwrap();
-        (
-            told.blockers[0].text.clone(),
-            told.changes
-                .iter()
-                .map(|change| change.option.clone())
-                .collect::<Vec<_>>(),
-        )
-    };
-    let (idle, busy) = (
-        "node n1 h100:8\njob gpus=1 array=5 room=0 time=100",
-        "node n1 h100:1\nrunning 1 n1 gpus=0 left=600\njob gpus=1 array=5 room=0 time=100",
-    );
-    let (text, changes) = of(
-        idle,
-        ArrayCap {
-            most: 2,
-            running: 2,
-        },
-    );
-    assert_eq!(
-        (text.as_str(), changes),
-        (
-            "the array allows 2 at once, and 2 of its tasks run",
-            vec!["ArrayTaskThrottle=3".to_owned()]
-        )
-    );
-    assert_eq!(
-        of(
-            idle,
-            ArrayCap {
-                most: 1,
-                running: 4
-            }
-        )
-        .1,
-        ["ArrayTaskThrottle=5"],
-        "the cap was lowered"
-    );
-    assert!(
-        of(
-            busy,
-            ArrayCap {
-                most: 1,
-                running: 1
-            }
-        )
-        .1
-        .is_empty(),
-        "there is no room for more"
-    );
-}
-
-#[test]
-fn changes_are_of_use_only_before_the_deadline() {
-    let told = |deadline: Option<i64>| {
-        let mut snapshot = picture(
-            "node n1 h100:8\nrunning 1 n1 gpus=0-3 left=600\nrunning 2 n1 gpus=4-7 left=9000\njob gpus=8 time=500",
-        );
-        let job = &mut snapshot.pending[0];
-        Arc::make_mut(&mut job.spec).deadline = deadline.map(|secs| NOW.plus_secs(secs));
-        let told = why(&snapshot, JobId(10)).unwrap();
-        let late = told.blockers[0]
-            .text
-            .contains("that is too late for its deadline");
-        (
-            late,
-            told.changes
-                .iter()
-                .map(|change| change.option.clone())
-                .collect::<Vec<_>>(),
-        )
-    };
-    assert_eq!(told(None), (false, vec!["--gpus 4".into()]));
-    assert_eq!(
-        told(Some(1100)),
-        (true, vec!["--gpus 4".into()]),
-        "from 600 to 1100"
-    );
-    assert_eq!(told(Some(1099)), (true, vec![]));
-    assert_eq!(told(Some(9500)), (false, vec!["--gpus 4".into()]));
-}
-
-#[test]
 fn forecasts_follow_the_queue() {
     let snapshot = picture(
         "node n1 h100:8
@@ -677,7 +562,7 @@ fn forecasts_follow_the_queue() {
 }
 
 #[test]
-fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
+fn a_borrowing_job_is_told_what_its_guarantee_lacks() {
     let snapshot = super::world::world(
         "node n1 h100:6
          node n2 l4:8
@@ -708,7 +593,7 @@ fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
 }
 
 #[test]
-fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for() {
+fn a_job_of_any_type_is_told_of_a_type_with_enough_guarantee() {
     // All h100 of lab are a's; of l4 b may stand on two.
     let snapshot = super::world::world(
         "node n1 h100:4
@@ -738,495 +623,8 @@ fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for()
     );
 }
 
-/// A snapshot in which more stands in the way of some jobs.
-fn hindered(mut snapshot: Snapshot, held: u8, late: u8, limit: u64) -> Snapshot {
-    for (at, job) in snapshot.pending.iter_mut().enumerate() {
-        if held & (1 << (at % 8)) != 0 {
-            job.particulars.held_by = Some("user:bob".into());
-        }
-        if late & (1 << (at % 8)) != 0 {
-            job.eligible = NOW.plus_secs(60);
-        }
-        Arc::make_mut(&mut job.spec).account = "a".into();
-    }
-    Arc::make_mut(&mut snapshot.config).scheduler.order = JobOrder::Fifo;
-    let group = Limits {
-        gpus: Some(GpuAmounts::all(limit)),
-        ..Limits::default()
-    };
-    let account = Account {
-        name: "a".into(),
-        group,
-        ..Account::default()
-    };
-    Arc::make_mut(&mut snapshot.policy)
-        .accounts
-        .insert("a".into(), account);
-    snapshot
-}
-
-/// Takes one thing out of the way; `None` where that is not a matter of the job or the policy.
-fn without(snapshot: &Snapshot, job: JobId, code: ReasonCode) -> Option<Snapshot> {
-    let mut changed = snapshot.clone();
-    let at = changed.pending.iter().position(|one| one.id == job)?;
-    match code {
-        ReasonCode::JobHeldUser => changed.pending[at].particulars.held_by = None,
-        ReasonCode::BeginTime => changed.pending[at].eligible = NOW,
-        // For the others it holds on.
-        ReasonCode::AssocGrpGRES => {
-            Arc::make_mut(&mut changed.pending[at].spec).account = "free".into()
-        }
-        _ => return None,
-    }
-    Some(changed)
-}
-
-fn starts(snapshot: &Snapshot, job: JobId) -> bool {
-    plan(snapshot, WorkBudget::default())
-        .starts
-        .iter()
-        .any(|start| start.job == job)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-    #[test]
-    fn what_is_proposed_starts_the_job_and_no_blocker_is_for_show(
-        snapshot in cluster(), held in any::<u8>(), late in any::<u8>(), limit in 1u64..20,
-    ) {
-        let snapshot = hindered(snapshot, held & 0x11, late & 0x12, limit);
-        for job in &snapshot.pending {
-            let why = why(&snapshot, job.id).unwrap();
-            prop_assert_eq!(why.starts_now, starts(&snapshot, job.id), "job {}: {:?}", job.id, why);
-            for change in why.changes.iter().filter(|change| change.starts == NOW) {
-                let mut changed = snapshot.clone();
-                let at = changed.pending.iter().position(|one| one.id == job.id).unwrap();
-                changed.pending[at] = change.edit.apply(job).unwrap();
-                prop_assert!(starts(&changed, job.id), "job {}: {:?}", job.id, change);
-            }
-            for blocker in &why.blockers {
-                if let Some(changed) = without(&snapshot, job.id, blocker.code) {
-                    let alone = why.blockers.len() == 1;
-                    prop_assert_eq!(starts(&changed, job.id), alone, "job {} without {:?}: {:?}", job.id, blocker, why);
-                }
-            }
-        }
-    }
-}
-
-/// All changes of an amount of a job, the least first, of each kind.
-fn amounts(job: &PendingJob) -> Vec<Vec<Edit>> {
-    let request = &job.spec.request;
-    let gpus = request
-        .gpus
-        .iter()
-        .flat_map(|ask| &ask.alternatives)
-        .filter_map(|one| match one.amount {
-            GpuAmount::Whole(count) => Some(count),
-            _ => None,
-        });
-    let minutes = job.limit_secs.map_or(0, |secs| secs.div_ceil(60));
-    vec![
-        (1..gpus.max().unwrap_or(0)).rev().map(Edit::Gpus).collect(),
-        (1..request.nodes_min).rev().map(Edit::Nodes).collect(),
-        (request.nodes_min..request.ntasks)
-            .rev()
-            .map(Edit::Tasks)
-            .collect(),
-        (1..request.cpus_per_task.unwrap_or(1))
-            .rev()
-            .map(Edit::CpusPerTask)
-            .collect(),
-        (1..request.cpus_per_gpu.unwrap_or(1))
-            .rev()
-            .map(Edit::CpusPerGpu)
-            .collect(),
-        (1..minutes)
-            .rev()
-            .map(|minutes| Edit::TimeLimit(minutes * 60))
-            .collect(),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    #[test]
-    fn no_smaller_change_of_an_amount_starts_the_job(snapshot in cluster(), limit in 1u64..30) {
-        let mut snapshot = hindered(snapshot, 0, 0, limit);
-        // Where others are packed depends on what all ask for, so on the change too.
-        Arc::make_mut(&mut snapshot.config).scheduler.placement = Placement::BestFit;
-        for job in &snapshot.pending {
-            let why = why(&snapshot, job.id).unwrap();
-            if why.starts_now || why.changes.len() == 6 {
-                continue;
-            }
-            let works = |edit: &Edit| {
-                let mut changed = snapshot.clone();
-                let at = changed.pending.iter().position(|one| one.id == job.id).unwrap();
-                changed.pending[at] = edit.apply(job).unwrap();
-                starts(&changed, job.id)
-            };
-            for edits in amounts(job) {
-                let told = why.changes.iter().find(|change| change.starts == NOW && edits.contains(&change.edit));
-                let least = edits.iter().find(|edit| works(edit));
-                prop_assert_eq!(told.map(|change| &change.edit), least, "job {}: {:?}", job.id, why);
-            }
-        }
-    }
-}
-
 #[test]
-fn the_least_change_of_large_amounts_is_found() {
-    // Of 200 GPUs 100, of 128 CPUs 37, of 400G 131G are free, and nobody waits 9 days and 13 minutes before the maintenance.
-    let gpus = "node n1 h100:200
-         running 1 n1 gpus=0-99 left=600
-         job gpus=200 time=100";
-    let cpus = "node n1 h100:8 128c
-         running 1 n1 cpus=91 left=600
-         job cpus=128 time=100";
-    let mem = "node n1 h100:8 400G
-         node n2 h100:8 132G
-         running 1 n1 cpus=1 left=600
-         job mem=400 nodes=2 time=100";
-    let time = "reservation patch maint from=778380 secs=50
-         node n1 h100:8
-         job gpus=8";
-    let by_gpu = "node n1 h100:8 128c
-         running 1 n1 cpus=91 left=600
-         job gpus=4 cpg=32 time=100";
-    for (text, option) in [
-        (gpus, "--gpus 100"),
-        (cpus, "--cpus-per-task 37"),
-        (by_gpu, "--cpus-per-gpu 9"),
-        (mem, "--mem 132G"),
-        (time, "--time 12973"),
-    ] {
-        let told = why(&picture(text), JobId(10)).unwrap();
-        assert!(
-            told.changes.iter().any(|change| change.option == option),
-            "{option}: {told:?}"
-        );
-    }
-}
-
-/// What is proposed to start a job at once, each proposal shown to start it.
-fn proposals(text: &str) -> Vec<String> {
-    let snapshot = picture(text);
-    let job = snapshot.pending.iter().map(|job| job.id).max().unwrap();
-    let told = why(&snapshot, job).unwrap();
-    for change in told.changes.iter().filter(|change| change.starts == NOW) {
-        assert!(change.loss_milli <= 1000, "{change:?}");
-        let mut changed = snapshot.clone();
-        let at = changed
-            .pending
-            .iter()
-            .position(|one| one.id == job)
-            .unwrap();
-        changed.pending[at] = change.edit.apply(&snapshot.pending[at]).unwrap();
-        assert!(starts(&changed, job), "{change:?}");
-    }
-    told.changes
-        .into_iter()
-        .map(|change| {
-            if change.starts == NOW {
-                change.option
-            } else {
-                format!("later {}", change.option)
-            }
-        })
-        .collect()
-}
-
-#[test]
-fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
-    let busy = |cpus: u32| {
-        format!(
-            "node n1 h100:8 64c 512G\nnode n2 h100:8 64c 512G\nrunning 1 n1 cpus={cpus} left=600\nrunning 2 n2 cpus=60 left=600\n"
-        )
-    };
-    assert_eq!(
-        proposals(&format!("{}job ntasks=16", busy(50))),
-        ["--ntasks 14"]
-    );
-    assert_eq!(
-        proposals(&format!("{}job ntasks=16 mem=usual", busy(50))),
-        ["--ntasks 14"],
-        "with the memory that goes with them"
-    );
-    assert_eq!(
-        proposals(&format!("{}job cpus=16 mem=usual", busy(50))),
-        ["--cpus-per-task 14"]
-    );
-    assert_eq!(
-        proposals(&format!("{}job ntasks=16 nodes=2", busy(50))),
-        ["--ntasks 9"]
-    );
-    assert_eq!(
-        proposals(&format!("{}job per_node=6 nodes=2", busy(50))),
-        ["--nodes 1"]
-    );
-    assert_eq!(
-        proposals(&format!(
-            "{}job ntasks=8 per_node=4 nodes=2 cpus=2",
-            busy(50)
-        )),
-        ["--ntasks 5", "--nodes 1 --ntasks 4", "--cpus-per-task 1"]
-    );
-    // CPUs are free, but not the memory that goes with a share of the node.
-    let full = "node n1 h100:8 64c 512G
-        job gpus=1 mem=500 time=900
-        job gpus=2 mem=usual";
-    assert_eq!(proposals(full), ["--mem 12G"]);
-}
-
-#[test]
-fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
-    let mut snapshot =
-        picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
-    snapshot.pending[0].particulars.positions = Some("1-2".parse().unwrap());
-    let told = why(&snapshot, JobId(10)).unwrap();
-    assert_eq!(
-        told.changes
-            .iter()
-            .map(|change| (&*change.option, change.starts))
-            .collect::<Vec<_>>(),
-        [("--gpus 2", NOW)]
-    );
-}
-
-#[test]
-fn where_nothing_starts_it_now_the_change_that_starts_it_soonest_is_told() {
-    // Two GPUs are free in 100 s, until job 10 has them in 600 s.
-    check(
-        "node n1 h100:8
-         running 1 n1 gpus=0-1 left=100
-         running 2 n1 gpus=2-7 left=600
-         job gpus=8 time=1000
-         job gpus=2 time=3000",
-        20,
-        expect![[r#"
-            1 ahead
-            Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 0 of 2 GPUs free, more becomes free there at 1970-01-01T00:18:20Z (until 1970-01-01T00:43:20Z)
-            expected 1970-01-01T00:43:20Z on [1]
-            --time 8: 1970-01-01T00:18:20Z
-        "#]],
-    );
-    // Who is held is not told to ask for less.
-    let held = picture(
-        "node n1 h100:8\n running 1 n1 gpus=0-7 left=100\n job gpus=8 time=1000 held=user:bob",
-    );
-    assert_eq!(why(&held, JobId(10)).unwrap().changes, []);
-}
-
-/// Things that can stand in the way of all jobs of a cluster, one a bit.
-const OBSTACLES: u32 = 14;
-
-fn obstructed(mut snapshot: Snapshot, which: u32) -> Snapshot {
-    let has = |bit: u32| which & (1 << bit) != 0;
-    let config = Arc::make_mut(&mut snapshot.config);
-    config.scheduler.order = JobOrder::Fifo;
-    let partition = &mut config.partitions[0];
-    partition.state = if has(0) {
-        PartitionState::Down
-    } else {
-        PartitionState::Up
-    };
-    partition.max_time_secs = has(1).then_some(1);
-    partition.max_nodes = has(2).then_some(0);
-    partition.headroom = has(3).then(|| GpuAmounts::all(1_000_000_000));
-    config
-        .scheduler
-        .licences
-        .insert("matlab".into(), if has(4) { 1 } else { 9 });
-    let none_at_once = |yes: bool| Limits {
-        running_jobs: yes.then_some(0),
-        ..Limits::default()
-    };
-    let cap = Budget {
-        kind: BudgetKind::Cap,
-        gpu_hours: 0,
-        period: Period::Week,
-        gpu_type: None,
-    };
-    let account = Account {
-        name: "a".into(),
-        group: none_at_once(has(5)),
-        budgets: has(6).then_some(cap).into_iter().collect(),
-        guaranteed: has(7).then(|| GpuAmounts::all(0)),
-        ..Account::default()
-    };
-    let policy = Arc::make_mut(&mut snapshot.policy);
-    policy.accounts.insert("a".into(), account);
-    policy.qos.insert(
-        "q".into(),
-        Qos {
-            name: "q".into(),
-            group: none_at_once(has(8)),
-            ..Qos::default()
-        },
-    );
-    let reservation = Reservation {
-        name: "r".into(),
-        start: NOW,
-        duration_secs: u32::MAX,
-        what: ReservedPart::AllNodes,
-        accounts: if has(9) {
-            BTreeSet::new()
-        } else {
-            BTreeSet::from(["a".to_owned()])
-        },
-        flex: true,
-        ..Reservation::default()
-    };
-    policy.reservations.insert("r".into(), reservation);
-    for job in &mut snapshot.pending {
-        job.particulars.held_by = has(10).then(|| "user:bob".into());
-        job.eligible = if has(11) { NOW.plus_secs(60) } else { NOW };
-        job.particulars.dependency =
-            has(12).then(|| Reason::new(ReasonCode::Dependency, "waits for job 1"));
-        let spec = Arc::make_mut(&mut job.spec);
-        (spec.account, spec.qos) = ("a".into(), "q".into());
-        spec.reservation = Some("r".into());
-        spec.licences.insert("matlab".into(), 2);
-        spec.borrow = has(7).then_some(false);
-        spec.deadline = has(13).then_some(NOW);
-    }
-    snapshot
-}
-
-/// Which of them a code stands for.
-fn obstacle(code: &ReasonCode) -> Option<u32> {
-    Some(match code {
-        ReasonCode::PartitionDown => 0,
-        ReasonCode::PartitionTimeLimit => 1,
-        ReasonCode::PartitionNodeLimit => 2,
-        ReasonCode::Headroom => 3,
-        ReasonCode::Licenses => 4,
-        ReasonCode::AssocGrpJobsLimit => 5,
-        ReasonCode::AssocGrpBilling => 6,
-        ReasonCode::Quota => 7,
-        ReasonCode::QOSGrpJobsLimit => 8,
-        ReasonCode::Reservation => 9,
-        ReasonCode::JobHeldUser => 10,
-        ReasonCode::BeginTime => 11,
-        ReasonCode::Dependency => 12,
-        ReasonCode::DeadLine => 13,
-        _ => return None,
-    })
-}
-
-/// The same with room for everybody.
-fn roomy(snapshot: &Snapshot) -> Snapshot {
-    let mut more = snapshot.clone();
-    for id in 100..140 {
-        more.nodes.push(super::node(
-            NodeId(id),
-            &[&format!("n{id}"), "h100:8", "32c"],
-        ));
-    }
-    more
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    #[test]
-    fn each_blocker_of_every_kind_must_go_and_the_last_one_is_enough(
-        snapshot in cluster(), first in 0..OBSTACLES, second in 0..OBSTACLES + 6, third in 0..OBSTACLES + 20,
-    ) {
-        let which = [first, second, third].into_iter().filter(|bit| *bit < OBSTACLES).fold(0, |all, bit| all | 1u32 << bit);
-        let clean = snapshot;
-        let snapshot = obstructed(clean.clone(), which);
-        for (job, exclusive) in snapshot.pending.iter().map(|job| (job.id, job.spec.request.exclusive)) {
-            let why = why(&snapshot, job).unwrap();
-            prop_assert_eq!(why.starts_now, starts(&snapshot, job));
-            let alone = why.blockers.len() == 1;
-            for blocker in &why.blockers {
-                let changed = match obstacle(&blocker.code) {
-                    Some(bit) => obstructed(clean.clone(), which & !(1 << bit)),
-                    None if matches!(blocker.code, ReasonCode::Resources | ReasonCode::Priority | ReasonCode::ReqNodeNotAvail) => roomy(&snapshot),
-                    None => continue,
-                };
-                // What goes for all jobs is lifted for this one: those that start beside it keep the room that they take.
-                let lifted = beside(changed.clone(), &snapshot, job);
-                // And those ahead that get other reservations by it leave other room.
-                let started = starts(&lifted, job) && promised(&lifted, job) == promised(&snapshot, job);
-                // Of jobs that all are freed together those before it may take what it needs.
-                let only_it = { let mut one = changed; one.pending.retain(|other| other.id == job); one };
-                // What whole nodes hold beyond the request is known only where there are some.
-                let tells_all = obstacle(&blocker.code).is_some() || !exclusive;
-                prop_assert!(!alone || !tells_all || starts(&only_it, job), "job {} without {:?} alone: {:?}", job, blocker, why);
-                prop_assert!(alone || !started, "job {} starts without {:?}: {:?}", job, blocker, why);
-            }
-        }
-    }
-}
-
-/// With what the others that a pass over `before` starts would hold.
-fn beside(mut snapshot: Snapshot, before: &Snapshot, job: JobId) -> Snapshot {
-    for start in plan(before, WorkBudget::default())
-        .starts
-        .into_iter()
-        .filter(|start| start.job != job)
-    {
-        for share in &start.allocation {
-            snapshot
-                .nodes
-                .iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .take(share);
-        }
-        snapshot.pending.retain(|one| one.id != start.job);
-    }
-    snapshot
-}
-
-/// When and where the others will start, as far as reservations are made for them.
-fn promised(
-    snapshot: &Snapshot,
-    but: JobId,
-) -> Vec<(JobId, Option<gmodel::Timestamp>, Vec<NodeId>)> {
-    let others = snapshot
-        .pending
-        .iter()
-        .map(|job| job.id)
-        .filter(|job| *job != but)
-        .collect();
-    let told = forecast(snapshot, &others);
-    told.into_iter()
-        .filter(|one| one.start != Some(NOW))
-        .map(|one| (one.job, one.start, one.nodes))
-        .collect()
-}
-
-#[test]
-fn a_whole_node_that_has_more_than_its_reservation_is_in_the_way() {
-    let snapshot = picture(
-        "reservation demo gpus=3 user=alice secs=100000
-         node n1 h100:8
-         job exclusive user=alice reservation=demo time=60",
-    );
-    assert!(!starts(&snapshot, JobId(10)));
-    let told = why(&snapshot, JobId(10)).unwrap();
-    let blockers: Vec<_> = told
-        .blockers
-        .iter()
-        .map(|one| (one.code, &*one.text))
-        .collect();
-    assert_eq!(
-        (told.starts_now, blockers),
-        (
-            false,
-            vec![(
-                ReasonCode::Reservation,
-                "needs 8 GPUs, and reservation \"demo\" has 3 GPUs"
-            )]
-        )
-    );
-}
-
-#[test]
-fn who_is_not_waiting_has_no_why() {
+fn a_job_that_is_not_pending_has_no_explanation() {
     assert_eq!(why(&picture("node n1 h100:8"), JobId(10)), None);
     assert_eq!(Reason::default().code, ReasonCode::None);
 }

@@ -1,5 +1,5 @@
-//! Windows of reservations and maintenance, one-off and recurring, on random clusters from first to last: who runs in them, who starts
-//! in them, and that starts are no later than told.
+//! Windows of reservations and maintenance, single and recurring, on random clusters: which jobs run and start in them, and
+//! that starts are no later than forecast.
 
 use super::kept::{end, enter};
 use super::picture;
@@ -30,7 +30,7 @@ fn when() -> impl Strategy<Value = When> {
     })
 }
 
-/// By whose reservation: alice's is of a node, carl's of two, dan's of GPUs; bob has none.
+/// Reservations by user: alice has one node, carl two nodes, dan GPUs; bob has none.
 fn job() -> impl Strategy<Value = String> {
     let user = prop::sample::select(vec!["alice", "carl", "dan", "bob", "bob"]);
     let gpus = prop::sample::select(vec!["0", "1", "2", "3", "4"]);
@@ -128,7 +128,7 @@ fn window_at(one: &Reservation, at: Timestamp) -> Option<Window> {
     next(one, at).filter(|window| window.0 <= at)
 }
 
-/// Nobody is in a window that is not its own, or in its own after its end.
+/// No run is in a window of another reservation, or in its own after its end.
 fn is_where_it_may_be(snapshot: &Snapshot, run: &RunningRun) -> Result<(), TestCaseError> {
     let end = run.ends_by.unwrap_or(Timestamp(i64::MAX));
     let own = of(snapshot, &run.spec);
@@ -206,8 +206,8 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, own: &Reservation, window: Wi
     snapshot.nodes.iter().filter(fits).count() >= job.spec.request.nodes_min as usize
 }
 
-/// Of a reservation of nodes one of whose jobs waits, and no other, this one does not have room.
-fn nobody_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
+/// A reservation with one pending job only has no room for that job.
+fn no_job_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
     for own in snapshot
         .policy
         .reservations
@@ -230,7 +230,7 @@ fn nobody_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
         {
             let least = least_secs(&job.spec, job.limit_secs);
             let is_in_time = snapshot.now.plus_secs(i64::from(least)) <= window.1;
-            // Who names no time keeps what is there until the end.
+            // A job without a least time keeps the reservation until its end.
             prop_assert!(
                 !is_in_time || !has_room(snapshot, job, own, window),
                 "job {} of {:?} has room and waits",
@@ -263,10 +263,10 @@ fn starts_told(snapshot: &Snapshot) -> BTreeMap<JobId, Timestamp> {
         .collect()
 }
 
-/// Rounds in which somebody may start, before all that comes once is over and what recurs came a few times.
+/// More rounds than single windows and a few recurring ones need.
 const ROUNDS: usize = 120;
 
-/// From one change to the next, each run to its limit, but those that `early` ends. Who still waits.
+/// Advances from change to change; each run lasts to its limit unless `early` ends it. Returns the pending jobs.
 fn go_on(
     mut snapshot: Snapshot,
     mut early: impl FnMut(&Snapshot) -> Option<(usize, i64)>,
@@ -352,7 +352,7 @@ fn may_wait_for_ever(snapshot: &Snapshot, job: &PendingJob) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
     #[test]
-    fn nobody_is_in_a_window_of_others_or_stays_beyond_its_own_and_who_has_room_starts(
+    fn no_run_is_in_a_window_of_another_reservation_or_stays_beyond_its_own(
         windows in prop::collection::vec(when(), 4), fixed in prop::sample::select(vec!["nodes=n3", "nodes=n4"]),
         jobs in prop::collection::vec(job(), 2..14), backfill in prop::sample::select(vec!["easy", "3", "all"]),
         early in prop::collection::vec((any::<prop::sample::Index>(), 1i64..300), 0..6),
@@ -365,7 +365,7 @@ proptest! {
         };
         let last = go_on(snapshot, ends, |snapshot, _| {
             snapshot.running.iter().try_for_each(|run| is_where_it_may_be(snapshot, run))?;
-            nobody_waits_in_vain(snapshot)
+            no_job_waits_in_vain(snapshot)
         })?;
         for job in &last.pending {
             prop_assert!(may_wait_for_ever(&last, job), "job {} still waits: {}", job.id, job.reason.text);
@@ -375,13 +375,13 @@ proptest! {
         }
     }
 
-    /// Who is behind it may find another node taken than was planned.
+    /// A later job may find another node taken than was planned.
     #[test]
     fn the_first_in_line_starts_no_later_than_told_when_all_run_to_their_limits(
         windows in prop::collection::vec(when(), 4), fixed in prop::sample::select(vec!["nodes=n3", "nodes=n4"]),
         jobs in prop::collection::vec(job(), 2..14),
     ) {
-        // What is reserved by number is kept wherever it is, so for who asks for one at a time anywhere.
+        // GPUs reserved by number may be anywhere, so jobs that ask for one at a time are used.
         let plain = |job: String| if job.contains("user=dan") { job.replace("gpus=2", "gpus=1").replace("gpus=3", "gpus=1").replace("gpus=4", "gpus=1") } else { job };
         let jobs: Vec<String> = jobs.into_iter().map(plain).filter(|job| !job.contains("user=dan") || !job.contains("nodes=") && !job.contains("partition=")).collect();
         let mut told: BTreeMap<JobId, Timestamp> = BTreeMap::new();

@@ -144,8 +144,8 @@ fn with_nvlink_it_waits_for_one_domain_and_never_gets_two() {
         ),
         expect![[r#"
             10 waits: Resources: needs 4 GPUs that NVLink joins, 1 CPU and 1G of memory on each of 3 nodes; most is free on n6: 4 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
-            20 waits: Priority: what it needs is kept for job 10
-            30 waits: Priority: what it needs is kept for job 10
+            20 waits: Priority: nodes it needs are planned for job 10
+            30 waits: Priority: nodes it needs are planned for job 10
         "#]],
     );
 }

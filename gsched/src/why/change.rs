@@ -1,7 +1,7 @@
 //! Changes of a request that would start it: one thing less, shorter, or elsewhere.
 //!
 //! Each is tried at the job's turn in the pass, with all jobs before it as they are; the least that works comes first.
-//! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
+//! `explanation.rs` proves each change by a whole pass: the job's turn and the starts of other jobs may change.
 
 use crate::backfill::earliest::earliest_start;
 use crate::decide::full_pass::walk;
@@ -59,17 +59,17 @@ pub enum Edit {
     Without(String),
 }
 
-/// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
+/// Smaller counts that are tried one by one: fewer nodes or GPUs need not fit better.
 const ONE_BY_ONE: u32 = 64;
 
-/// Of one kind, should the least not be it after all.
+/// The most changes of one kind, in case the least fails the proof.
 const MOST_OF_KIND: usize = 16;
 
-/// What would help a job, by the pass at its turn.
+/// Changes that would help a job at its turn in the pass.
 pub(crate) struct HelpfulChanges {
-    /// Of each kind those that would start it now, the least first.
+    /// Changes of each kind that start it now, the least first.
     pub now: Vec<Vec<Change>>,
-    /// What would start it soonest, should they not.
+    /// The change that starts it soonest, if none does now.
     pub later: Option<Change>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize) -> Helpf
     HelpfulChanges { now, later }
 }
 
-/// Of changes after which only time stands in its way, the least of those that start it first.
+/// The least change among those that start the job first, where only time is missing.
 fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) -> Option<Change> {
     let as_is = starts_at(pass, job, partition);
     let starts = |pass: &mut Pass, edit: &Edit| {
@@ -116,7 +116,7 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
         found.extend(edits.into_iter().map(|edit| (first, edit)));
     }
     found.sort_by_key(|(at, edit)| (*at, edit.loss_milli(job)));
-    // What would start it at once was tried before.
+    // Changes that start it at once were tried before.
     found.retain(|(at, _)| *at > pass.snapshot.now);
     let passes = |code: &ReasonCode| {
         matches!(
@@ -555,13 +555,13 @@ fn mem_option(name: &str, bytes: u64) -> String {
     }
 }
 
-/// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
-/// found out about its entry for this one.
+/// Whether a job starts in the next pass with a change; `partition` names its entry where it is pending in several.
 pub(crate) fn starts_with_edit(
     engine: &mut Engine,
     snapshot: &Snapshot,
     edit: &Edit,
-    (job, partition): (JobId, Option<&str>),
+    job: JobId,
+    partition: Option<&str>,
     budget: WorkBudget,
 ) -> bool {
     let is_entry = |one: &&PendingJob| {
@@ -579,7 +579,7 @@ pub(crate) fn starts_with_edit(
     };
     let moves = new.spec.partition != entry.spec.partition;
     let mut changed = snapshot.clone();
-    // A change of a job is one in all of its partitions.
+    // The change applies in all of the job's partitions.
     changed
         .pending
         .retain(|one| !moves || !is_of_job(one) || is_entry(&one));

@@ -1,7 +1,7 @@
-//! Why a job waits, as data: everything that stands in its way with the numbers, and the smallest change of its request
-//! that would start it now, or else soonest.
+//! The explanation of a pending job: each blocker with its numbers, and the smallest change that starts the job now, or else
+//! soonest.
 //!
-//! Looked at when its turn comes in a pass, beside what those before it were given. Decides nothing.
+//! Looks at the job at its turn in a pass, after the starts of earlier jobs. Decides nothing.
 
 use crate::backfill::choices::hold_own;
 use crate::backfill::deferred::lift_own;
@@ -28,17 +28,17 @@ use crate::plan::WorkBudget;
 use crate::preempt::what_if::may_preempt_from;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::why::answer::{Alternative, Blocker, Explanation, NearestNode, OtherPartition};
-use crate::why::change::{self, Change, starts_with_edit};
+use crate::why::change::{self, Change, Edit, starts_with_edit};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Changes that are told.
+/// The most changes in an explanation.
 const MOST_CHANGES: usize = 6;
 
-/// Changes that are tried in a whole pass.
+/// The most changes tried in a whole pass.
 const MOST_PROOFS: usize = 32;
 
 /// Of one entry of the queue: without what its changes come to in a whole pass.
@@ -47,7 +47,7 @@ struct EntryAnswer {
     help: Option<change::HelpfulChanges>,
 }
 
-/// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
+/// The explanation of a job; `None`: it is not pending. An array by its own id: its next task.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Explanation> {
     Engine::default().why(
         snapshot,
@@ -96,7 +96,7 @@ pub(crate) fn explain_job_now(
             ))
         })
         .collect();
-    // First of all where it would start, then where the least stands in its way and there are such nodes at all, then as it names them.
+    // First where it starts, then by the number of blockers on existing nodes, then in the request's order.
     let is_vain = |here: &EntryAnswer| {
         here.why
             .blockers
@@ -109,7 +109,7 @@ pub(crate) fn explain_job_now(
         why: mut found,
         help,
     } = rest.next()?;
-    // Of each partition the alternative that is nearest.
+    // The nearest alternative of each partition.
     let mut told_of: BTreeSet<String> = found.partition.clone().into_iter().collect();
     found.elsewhere = rest
         .filter_map(|EntryAnswer { why, .. }| {
@@ -123,8 +123,11 @@ pub(crate) fn explain_job_now(
         .filter(|other| told_of.insert(other.partition.clone()))
         .collect();
     if let Some(help) = help {
-        let entry = (job, found.partition.as_deref());
-        found.changes = proved(engine, snapshot, help.now, entry, budget);
+        let partition = found.partition.clone();
+        let mut starts = |edit: &Edit| {
+            starts_with_edit(engine, snapshot, edit, job, partition.as_deref(), budget)
+        };
+        found.changes = proved(help.now, &mut starts);
         if found.changes.is_empty() {
             found.changes.extend(help.later);
         }
@@ -132,14 +135,10 @@ pub(crate) fn explain_job_now(
     Some(found)
 }
 
-/// Of each kind the least change with which a pass starts the job, the least first: what jobs there are has a say in
-/// where the others go, so a change counts when the pass with it starts the job.
+/// The least change of each kind with which a whole pass starts the job, the least first.
 pub(crate) fn proved(
-    engine: &mut Engine,
-    snapshot: &Snapshot,
     kinds: Vec<Vec<Change>>,
-    entry: (JobId, Option<&str>),
-    budget: WorkBudget,
+    starts: &mut dyn FnMut(&Edit) -> bool,
 ) -> Vec<Change> {
     let mut found = vec![false; kinds.len()];
     let mut all: Vec<(usize, Change)> = kinds
@@ -157,13 +156,13 @@ pub(crate) fn proved(
             break;
         }
         proofs -= 1;
-        found[kind] = starts_with_edit(engine, snapshot, &change.edit, entry, budget);
+        found[kind] = starts(&change.edit);
         proved.extend(found[kind].then_some(change));
     }
     proved
 }
 
-/// What stands in the way of one entry of the queue, when its turn comes, and what would help.
+/// The blockers of one entry at its turn, and what would help.
 fn why_here(
     engine: &mut Engine,
     snapshot: &Snapshot,
@@ -261,7 +260,7 @@ fn explain_entry(
     EntryAnswer { why, help }
 }
 
-/// Of a job that takes one kind of GPUs or another, what stands in the way of each: of those that there are the fewest first.
+/// The blockers of each alternative, the alternative with the fewest first.
 fn by_alternative(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Alternative> {
     let several = job
         .spec
@@ -301,7 +300,7 @@ fn by_alternative(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Al
     all
 }
 
-/// Everything that must go before a job starts, at this point of a pass.
+/// All blockers of a job at this point of a pass.
 pub(crate) fn blockers_of(
     pass: &mut Pass,
     job: &PendingJob,
@@ -344,7 +343,7 @@ pub(crate) fn blockers_of(
         ..Blocker::of(limit.reason)
     }));
     let lifted = lift_counted(pass, shape);
-    // Room and licences that are kept for itself in another partition are not in its way.
+    // Room and licences planned for the job in another partition do not block it.
     let own = lift_own(pass, job);
     let ways = (0..pass.shape(shape).ways.len()).collect();
     let reserved =
@@ -357,7 +356,7 @@ pub(crate) fn blockers_of(
             Err(WaitCause::Nodes | WaitCause::Borrows) | Ok(()) => {}
         }
     }
-    // Outside of the window of its reservation there is none for it, whatever is free.
+    // Outside of its reservation's window the job has no room.
     let has_room = is_outside || has_room(pass, job, shape);
     if !has_room {
         found.push(room_blocker(pass, job, shape));
@@ -423,8 +422,7 @@ fn kept_there(
     kept
 }
 
-/// Limits on what it would get, where that is more than the request says: types left open, whole nodes. The fewest of
-/// any choice.
+/// Limits on what the job would get where that exceeds the request: open types, whole nodes. The fewest of any alternative.
 fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32) -> Vec<Reason> {
     let now = pass.snapshot.now;
     let end = crate::cluster::nodes::end_after(now, Some(secs));
@@ -469,7 +467,7 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
     fewest.map(|limit| limit.reason).collect()
 }
 
-/// Whether nodes have room for a job now; limits and licences left aside.
+/// Whether nodes have room for a job now, without limits and licences.
 pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let now = pass.snapshot.now;
     let end = crate::cluster::nodes::end_after(now, Some(secs_now(pass, job, shape)));
@@ -486,7 +484,7 @@ pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> 
     })
 }
 
-/// What is short, or what holds it.
+/// The blocker of a job without room: what is short, or the holder.
 fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker {
     let limit = secs_now(pass, job, shape);
     let refused = &mut pass.of_pass(shape).refused_secs;

@@ -211,10 +211,10 @@ fn keeps_idle(state: &State) -> bool {
             .any(|account| account.lend_limit.is_some())
 }
 
-/// Why a job does not start where others went for another.
-pub(crate) fn tell_kept(tx: &mut Tx, job: JobId, whose: JobId) {
+/// Says that a job waits for nodes that are nominated for another.
+pub(crate) fn tell_kept(tx: &mut Tx, job: JobId, preemptor: JobId) {
     let text = format!(
-        "what it needs is kept for job {whose}, for which others went, until all nodes have reported to the new controller"
+        "nodes are held for preempting job {preemptor} until all nodes re-register after the controller restart"
     );
     let reason = Reason::new(ReasonCode::Priority, text);
     let who = waits_as(tx.state, job);

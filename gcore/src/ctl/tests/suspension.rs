@@ -100,7 +100,7 @@ fn a_job_without_gpus_gets_the_cpus_of_a_run_that_stands_still_until_it_is_done(
             job 2
             n1 is told: 1-1 Run suspended
             1 alice SUSPENDED 1-1 on n1[0,1]
-            2 bob PENDING Preempting: a run stands still to make room for it
+            2 bob PENDING Preempting: a run is suspended to make room for it
             n1 ALLOCATED 0 GPUs 64 CPUs free
             refused: job 1 was suspended for job 2 and goes on when its CPUs are free.
             1 alice SUSPENDED 1-1 on n1[0,1]

@@ -330,16 +330,16 @@ fn change_text(change: &ChangeRow) -> String {
     format!("; with {} it would start {when}", change.option)
 }
 
-/// For what it waits, and how many runs of others make room for it.
+/// The reason to wait, and how many other runs are preempted first.
 fn waits_text(partition: &str, reason: &Reason, victims: PlannedVictims) -> String {
     let freezes = victims.are_suspended;
     let then = match victims.count {
         0 if reason.text.is_empty() => String::new(),
         0 => format!(": {}", reason.text),
-        1 if freezes => ": a run of others stands still for it, then it starts".to_owned(),
-        runs if freezes => format!(": {runs} runs of others stand still for it, then it starts"),
-        1 => ": a run of others would make room for it first".to_owned(),
-        runs => format!(": {runs} runs of others would make room for it first"),
+        1 if freezes => ": another run is suspended for it, then it starts".to_owned(),
+        runs if freezes => format!(": {runs} other runs are suspended for it, then it starts"),
+        1 => ": another run is preempted for it first".to_owned(),
+        runs => format!(": {runs} other runs are preempted for it first"),
     };
     format!(
         "would wait in partition {partition} ({}){then}",
@@ -362,7 +362,7 @@ fn room_text(why: &Explanation, now: Timestamp) -> String {
             format!("; GPUs are cut for it{when}, and then it starts within seconds")
         });
     let protected = why.blockers.iter().find_map(|blocker| blocker.may_preempt_from).map_or(String::new(), |from| {
-        format!("; from {from} on runs of others may be ended for it, which are left alone until then")
+        format!("; from {from} on other runs may be preempted for it: their protected time ends then")
     });
     cut + &protected
 }

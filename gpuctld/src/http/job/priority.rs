@@ -18,7 +18,7 @@ use gmodel::{JobId, JobSpec, Timestamp};
 use gpolicy::fair_tree::PPM;
 use gpolicy::priority::Factors;
 use gsched::ledger::Ledger;
-use gsched::queue_order::{Ordered, each_once, in_order};
+use gsched::queue_order::{OrderedJob, each_once, in_order};
 use gwire::api::{FactorsRow, PartitionPriorityRow, PriorityRow, PriorityWeightsRow, SCHEMA};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ fn priority_rows(
         ));
     }
     let order = each_once(&snapshot, all);
-    let places: BTreeMap<(JobId, bool), (usize, &Ordered)> = order
+    let places: BTreeMap<(JobId, bool), (usize, &OrderedJob)> = order
         .iter()
         .enumerate()
         .map(|(place, ordered)| (key(ordered.at), (place, ordered)))
@@ -112,7 +112,7 @@ fn partition_row(
 fn priority_row(
     row: &Row,
     place: usize,
-    ordered: &Ordered,
+    ordered: &OrderedJob,
     weights: &PriorityWeights,
 ) -> PriorityRow {
     let spec = row.spec();

@@ -40,7 +40,7 @@ impl Ranks {
         let (seq, snapshot) = (state.seq, snapshot(&state, now));
         drop(state); // records that change meanwhile need not be kept twice
         let order = each_once(&snapshot, in_order(&snapshot, &Ledger::new(&snapshot)));
-        let rank = |(place, ordered): (usize, &gsched::queue_order::Ordered)| {
+        let rank = |(place, ordered): (usize, &gsched::queue_order::OrderedJob)| {
             let position = u32::try_from(place + 1).unwrap_or(u32::MAX);
             let rank = Rank {
                 position,

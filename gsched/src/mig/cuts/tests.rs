@@ -201,7 +201,7 @@ fn a_slice_is_given_out_like_a_gpu_and_charged_as_its_part() {
 }
 
 #[test]
-fn an_empty_gpu_is_cut_for_who_waits_and_filled_up() {
+fn an_empty_gpu_is_cut_for_pending_jobs_and_filled_up() {
     assert_eq!(
         cuts(&snapshot(vec![node(1, &["-!", "-"])], &["3g.40gb"])),
         ["1-1: 3g.40gb,3g.40gb"]
@@ -217,7 +217,7 @@ fn an_empty_gpu_is_cut_for_who_waits_and_filled_up() {
 }
 
 #[test]
-fn nothing_is_cut_where_slices_are_free_or_nobody_waits() {
+fn nothing_is_cut_where_slices_are_free_or_no_job_waits() {
     assert_eq!(
         cuts(&snapshot(
             vec![node(1, &["3g.40gb,3g.40gb", "-"])],
@@ -343,7 +343,7 @@ fn nothing_more_starts_on_the_gpu_that_is_empty_first_while_a_job_before_waits_f
 }
 
 #[test]
-fn a_gpu_is_made_whole_for_who_waits_for_whole_ones() {
+fn a_gpu_is_made_whole_for_a_job_that_waits_for_whole_gpus() {
     assert_eq!(
         cuts(&snapshot(vec![node(1, &["3g.40gb,3g.40gb", "-!"])], &["1"])),
         ["1-0: "]
@@ -380,7 +380,7 @@ fn what_was_cut_a_short_while_ago_or_is_ordered_rests() {
 }
 
 #[test]
-fn what_is_being_cut_serves_who_waits_for_it_and_nothing_more_is_cut_for_him() {
+fn a_job_waits_for_its_cut_and_no_second_gpu_is_cut_for_it() {
     let mut one = node(1, &["-", "-"]);
     one.mig.ordered.insert("GPU-1-0".into());
     one.mig
@@ -404,7 +404,7 @@ fn what_is_being_cut_serves_who_waits_for_it_and_nothing_more_is_cut_for_him() {
         cuts(&snapshot(vec![one.clone()], &["2g.20gb"])),
         ["1-1: 2g.20gb,2g.20gb,2g.20gb,1g.10gb"]
     );
-    // A GPU that is made whole, for who waits for that; another order is no cut.
+    // A GPU made whole for a pending job; another order is no cut.
     let mut whole = node(1, &["3g.40gb,3g.40gb", "3g.40gb,3g.40gb"]);
     whole.mig.ordered.insert("GPU-1-0".into());
     let other = whole.clone();
@@ -418,7 +418,7 @@ fn gpus_kept_for_a_job_before_are_not_cut_for_those_after_it() {
     let jobs = ["2", "3g.40gb"];
     let mut one = node(1, &["-", "-!"]);
     one.free_cpus = 60;
-    // The first waits for both GPUs: its start is reserved at the end of who holds the second.
+    // The first job waits for both GPUs: its planned start is at the end of the run on the second.
     let spec = Arc::new(spec(Request::default()));
     let share = gmodel::run::NodeShare {
         node: NodeId(1),
@@ -500,7 +500,7 @@ fn a_layout_of_the_configuration_is_made_on_empty_gpus() {
 }
 
 #[test]
-fn the_reason_of_who_waits_for_a_cut_is_resources_and_elsewhere_it_never_runs() {
+fn the_reason_of_a_job_that_waits_for_a_cut_is_resources() {
     let planned = snapshot(vec![node(1, &["-!"])], &["1g.10gb", "1g.5gb"]);
     let reasons: Vec<_> = plan(&planned)
         .reasons
@@ -579,7 +579,7 @@ proptest! {
 }
 
 #[test]
-fn who_waits_for_a_cut_is_told_from_when_gpus_are_cut_for_it() {
+fn a_job_that_waits_for_a_cut_is_told_from_when_gpus_are_cut() {
     let told = |nodes: Vec<SchedNode>, jobs: &[&str]| {
         let snapshot = snapshot(nodes, jobs);
         let why = crate::why(&snapshot, JobId(jobs.len() as u64)).unwrap();

@@ -85,7 +85,7 @@ fn a_gang_reclaims_by_place_too() {
 }
 
 #[test]
-fn nobody_falls_below_the_guarantee_for_it() {
+fn no_account_falls_below_its_guarantee_for_it() {
     // Without the run on the other node nothing can take over; one that is too large cannot either.
     let alone = "run 1 b bob 2 on=n1 ago=900 class=g\nrun 3 b bob 2 on=n1 ago=700 class=b";
     let large = "run 1 b bob 2 on=n1 ago=900 class=g\nrun 2 b bob 2 on=n1 ago=900 class=g\nrun 3 b bob 3 on=n2 ago=700 class=b";
@@ -230,8 +230,8 @@ proptest! {
     }
 }
 
-/// Whether a set of runs starts the first job, takes no guarantee from anybody, and ends none only so that another may stand
-/// on its guarantee; and whether the plan found one. `None`: the job starts by itself or wants several nodes.
+/// Whether some set of runs starts the first job, costs no account its guarantee, and ends guaranteed runs only for heirs; and
+/// whether the plan found one. `None`: the job starts by itself or wants several nodes.
 fn reclaim(text: &str) -> Option<(bool, bool)> {
     let mut snapshot = classified(world(text));
     snapshot.pending.truncate(1);
@@ -271,7 +271,7 @@ fn each_of_many_reclaims_that_are_possible_is_found() {
     assert_eq!(found, possible);
 }
 
-/// With the classes that its runs have before anything is planned for those who wait.
+/// Sets the classes of all runs as a pass without pending jobs does.
 fn classified(mut snapshot: Snapshot) -> Snapshot {
     let plan = crate::plan(
         &Snapshot {

@@ -98,7 +98,7 @@ fn smaller_jobs_do_not_keep_a_frozen_run_from_its_cpus() {
 }
 
 #[test]
-fn it_goes_on_though_nobody_may_preempt_any_more() {
+fn it_resumes_though_preemption_is_switched_off_meanwhile() {
     let plan = planned(
         "node n1 h100:2\nrun 1 b bob 2 on=n1 ago=90 cpus=40 frozen=10\njob 11 c eve 0 cpus=30",
     );
@@ -106,7 +106,7 @@ fn it_goes_on_though_nobody_may_preempt_any_more() {
 }
 
 #[test]
-fn a_frozen_run_keeps_its_licences_and_nobody_is_frozen_for_them() {
+fn a_suspended_run_keeps_its_licences_and_no_run_is_suspended_for_them() {
     let pool = format!("licence matlab 2\n{POOL}");
     let run = "run 1 b bob 2 on=n1 ago=90 qos=low cpus=40 licence=matlab:2";
     let plan = planned(&format!(
