@@ -47,9 +47,9 @@ fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
 
 /// Idle GPUs now, or once the victims have ended and the preempting jobs have started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum HeadroomTime {
     Now,
-    Then,
+    AfterVictims,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,12 +63,12 @@ pub struct IdleGpus {
     /// Of what is idle some is set aside for jobs that wait until enough is.
     is_set_aside: bool,
     /// What is kept for jobs that may start in another of their partitions yet.
-    promised: BTreeMap<JobId, Promised>,
+    promised: BTreeMap<JobId, ChoiceHeadroom>,
 }
 
 /// What a promise changed.
 #[derive(Clone, Debug)]
-struct Promised {
+struct ChoiceHeadroom {
     /// So much less is idle.
     idle: Counts,
     /// And comes, or more where others leave more than the job takes.
@@ -303,7 +303,7 @@ impl IdleGpus {
         self.idle.join(&self.coming, u64::min);
         self.is_set_aside = true;
         if let Some((job, idle, coming)) = before {
-            let changed = Promised {
+            let changed = ChoiceHeadroom {
                 idle: idle.beyond(&self.idle),
                 less: coming.beyond(&self.coming),
                 more: self.coming.beyond(&coming),
@@ -314,7 +314,7 @@ impl IdleGpus {
 
     /// Takes the promise to a job back; whether there was one.
     pub fn lift_promise(&mut self, job: JobId) -> bool {
-        let Some(Promised { idle, less, more }) = self.promised.remove(&job) else {
+        let Some(ChoiceHeadroom { idle, less, more }) = self.promised.remove(&job) else {
             return false;
         };
         self.coming.join(&less, u64::saturating_add);
@@ -330,7 +330,7 @@ impl IdleGpus {
     }
 
     /// Thousandths of a type that no run holds.
-    pub fn of(&self, at: When, gpu_type: usize) -> u64 {
+    pub fn of(&self, at: HeadroomTime, gpu_type: usize) -> u64 {
         self.counts(at).all[gpu_type]
     }
 
@@ -411,7 +411,7 @@ impl IdleGpus {
     )]
     pub fn kept(
         &self,
-        at: When,
+        at: HeadroomTime,
         held: &Holding,
         partition: Option<usize>,
         spares: &dyn Fn(usize) -> bool,
@@ -474,7 +474,7 @@ impl IdleGpus {
     /// Why so much may not be taken of what is idle on the nodes of a partition that keeps some; thousandths by type.
     pub fn kept_in(
         &self,
-        at: When,
+        at: HeadroomTime,
         keeper: usize,
         taken: &BTreeMap<String, u64>,
         types: &GpuTypes,
@@ -509,10 +509,10 @@ impl IdleGpus {
         })
     }
 
-    fn counts(&self, at: When) -> &Counts {
+    fn counts(&self, at: HeadroomTime) -> &Counts {
         match at {
-            When::Now => &self.idle,
-            When::Then => &self.coming,
+            HeadroomTime::Now => &self.idle,
+            HeadroomTime::AfterVictims => &self.coming,
         }
     }
 

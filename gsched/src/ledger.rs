@@ -27,11 +27,11 @@ use std::sync::Arc;
 
 pub mod holder;
 mod kept_idle;
-mod owed;
+mod nominated_usage;
 mod shortage;
 
 use holder::{LimitKind, LimitRefusal};
-use owed::Owed;
+use nominated_usage::NominatedUsage;
 pub use shortage::Shortage;
 
 /// Periods of a cap that are looked into, the present one first.
@@ -76,7 +76,7 @@ pub struct Ledger {
     /// What was counted for started jobs without a run in the snapshot yet.
     expected: BTreeMap<JobId, Holding>,
     /// To jobs for which others go; and what of guarantees is theirs, each with its account.
-    owed: Vec<Owed>,
+    nominated: Vec<NominatedUsage>,
     claimed: BTreeMap<(JobId, bool), (u32, Holding)>,
 }
 
@@ -127,7 +127,7 @@ struct Entry {
 
 /// The accounts, user, QOS and partition that a job counts for. An unknown one holds nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct UsageOwner {
     pub account: Option<u32>,
     user: Option<u32>,
     qos: Option<usize>,
@@ -174,7 +174,7 @@ impl Ledger {
             gpu_types: GpuTypesOfNodes::new(snapshot, &types),
             runs: Vec::with_capacity(snapshot.running.len()),
             expected: BTreeMap::new(),
-            owed: Vec::new(),
+            nominated: Vec::new(),
             claimed: BTreeMap::new(),
             types,
             config,
@@ -456,10 +456,10 @@ impl Ledger {
 type LimitId = (Scope, u32, Option<u32>);
 
 /// Says whether to go on looking.
-type Found<'a> = &'a mut dyn FnMut(Reason, LimitKind) -> bool;
+type LimitVisitor<'a> = &'a mut dyn FnMut(Reason, LimitKind) -> bool;
 
 impl Ledger {
-    fn examine(&self, job: &PendingJob, take: &Take, found: Found) -> Option<RunClass> {
+    fn examine(&self, job: &PendingJob, take: &Take, found: LimitVisitor) -> Option<RunClass> {
         let held = self.holding_of(job, take);
         let who = self.who(&job.spec);
         let class = self.class_for(&job.spec, who, &held);
@@ -471,7 +471,13 @@ impl Ledger {
         class
     }
 
-    fn limits_hold(&self, job: &PendingJob, who: Who, held: &Holding, found: Found) -> bool {
+    fn limits_hold(
+        &self,
+        job: &PendingJob,
+        who: UsageOwner,
+        held: &Holding,
+        found: LimitVisitor,
+    ) -> bool {
         let spec = &*job.spec;
         if who.qos.is_some()
             && let Some(qos) = self.policy.qos.get(&spec.qos)
@@ -506,7 +512,7 @@ impl Ledger {
     /// Each limit that counts a job, with what its holders hold; `look` says whether to go on.
     fn each_limit(
         &self,
-        who: Who,
+        who: UsageOwner,
         look: &mut dyn FnMut(&Bound, LimitId, Option<&Meter>) -> bool,
     ) -> bool {
         for number in who
@@ -584,7 +590,7 @@ impl Ledger {
         own.or(page.per_user.as_ref())
     }
 
-    fn caps_hold(&self, who: Who, held: &Holding, found: Found) -> bool {
+    fn caps_hold(&self, who: UsageOwner, held: &Holding, found: LimitVisitor) -> bool {
         for number in who
             .account
             .iter()
@@ -627,7 +633,7 @@ impl Ledger {
         true
     }
 
-    fn licences_hold(&self, spec: &JobSpec, found: Found) -> bool {
+    fn licences_hold(&self, spec: &JobSpec, found: LimitVisitor) -> bool {
         spec.licences.iter().all(|(name, wants)| {
             let text = match self.licences.get(name) {
                 Some(licence) if licence.used + u64::from(*wants) <= u64::from(licence.all) => {
@@ -646,7 +652,7 @@ impl Ledger {
     }
 
     /// In which class a job would run.
-    fn class_for(&self, spec: &JobSpec, who: Who, held: &Holding) -> Option<RunClass> {
+    fn class_for(&self, spec: &JobSpec, who: UsageOwner, held: &Holding) -> Option<RunClass> {
         let guarantees = self.guarantees.as_ref()?;
         if self.is_outside_quota(spec) {
             return None;
@@ -665,10 +671,10 @@ impl Ledger {
     fn class_is_allowed(
         &self,
         spec: &JobSpec,
-        who: Who,
+        who: UsageOwner,
         class: Option<RunClass>,
         held: &Holding,
-        found: Found,
+        found: LimitVisitor,
     ) -> bool {
         let Some(because) = self
             .may_not_borrow(spec, who)
@@ -687,7 +693,7 @@ impl Ledger {
     }
 
     /// Borrowing is for jobs that can be sent back, or that say they may be ended.
-    fn may_not_borrow(&self, spec: &JobSpec, who: Who) -> Option<&'static str> {
+    fn may_not_borrow(&self, spec: &JobSpec, who: UsageOwner) -> Option<&'static str> {
         let partition = who.partition.map(|at| &self.config.partitions[at]);
         let may_requeue = spec
             .requeue
@@ -727,8 +733,8 @@ const PARTITION_SCOPES: &Scopes = &Scopes {
 };
 
 impl Ledger {
-    fn who(&self, spec: &JobSpec) -> Who {
-        Who {
+    fn who(&self, spec: &JobSpec) -> UsageOwner {
+        UsageOwner {
             account: self.tree.number(&spec.account),
             user: self.users.number(&spec.user.name),
             qos: self.qos_names.number(&spec.qos).map(|at| at as usize),
@@ -739,7 +745,7 @@ impl Ledger {
         }
     }
 
-    fn who_or_new(&mut self, spec: &JobSpec) -> Who {
+    fn who_or_new(&mut self, spec: &JobSpec) -> UsageOwner {
         let who = self.who(spec);
         let account = who
             .account
@@ -747,7 +753,7 @@ impl Ledger {
         let user = who
             .user
             .unwrap_or_else(|| self.users.number_or_new(&spec.user.name));
-        Who {
+        UsageOwner {
             account: Some(account),
             user: Some(user),
             ..who
@@ -765,7 +771,7 @@ impl Ledger {
     }
 
     /// Adds what a run holds to all that it counts for, or takes it off.
-    fn count(&mut self, spec: &JobSpec, who: Who, held: &Holding, add: bool) {
+    fn count(&mut self, spec: &JobSpec, who: UsageOwner, held: &Holding, add: bool) {
         let (now, types) = (self.now, self.types.len());
         let change = |meter: &mut Meter| {
             if add {
@@ -907,7 +913,7 @@ impl Ledger {
     }
 
     fn enter_runs(&mut self, snapshot: &Snapshot) {
-        let mut whose: Vec<Who> = Vec::with_capacity(snapshot.running.len());
+        let mut whose: Vec<UsageOwner> = Vec::with_capacity(snapshot.running.len());
         for (at, run) in snapshot.running.iter().enumerate() {
             let held = self.gpu_types.holding(run);
             let like_last = at > 0 && Arc::ptr_eq(&snapshot.running[at - 1].spec, &run.spec);
@@ -938,7 +944,7 @@ impl Ledger {
         self.class_runs(snapshot, &whose);
     }
 
-    fn class_runs(&mut self, snapshot: &Snapshot, whose: &[Who]) {
+    fn class_runs(&mut self, snapshot: &Snapshot, whose: &[UsageOwner]) {
         let Some(mut guarantees) = self.guarantees.take() else {
             return;
         };
@@ -1001,7 +1007,7 @@ impl Ledger {
     }
 
     /// What a run used before now counts in its account's budgets, charged or not.
-    fn use_so_far(&mut self, run: &RunningRun, who: Who, held: &Holding) {
+    fn use_so_far(&mut self, run: &RunningRun, who: UsageOwner, held: &Holding) {
         let (Some(started), Some(account)) = (run.started, who.account) else {
             return;
         };

@@ -46,7 +46,6 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::LongFunctions, "gsim", 3),
     (Rule::LongFunctions, "gslurm", 2),
     (Rule::LongFunctions, "gsub", 1),
-    (Rule::StopTypes, "gsched", 13),
     (Rule::TupleArguments, "gsched", 33),
 ];
 

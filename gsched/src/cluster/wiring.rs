@@ -34,7 +34,7 @@ pub struct SlotRequest<'a> {
 
 /// How good a set is; more is better, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Worth {
+pub struct SetQuality {
     /// The weakest way within: what a collective over all is as fast as.
     pub weakest: u32,
     pub sum: u32,
@@ -93,14 +93,14 @@ impl Wiring {
             .unwrap_or(0)
     }
 
-    pub fn worth(&self, set: &[usize], free: &[usize]) -> Worth {
+    pub fn worth(&self, set: &[usize], free: &[usize]) -> SetQuality {
         let stay: Vec<usize> = free
             .iter()
             .copied()
             .filter(|slot| !set.contains(slot))
             .collect();
         let (weakest, sum) = self.joined(set);
-        Worth {
+        SetQuality {
             weakest,
             sum,
             left: self.joined(&stay).1,
@@ -133,7 +133,7 @@ impl Wiring {
         ask: &SlotRequest,
         from: usize,
         so_far: &GrowingSet,
-        best: &mut Option<(Worth, Vec<usize>)>,
+        best: &mut Option<(SetQuality, Vec<usize>)>,
     ) {
         if so_far.slots.len() == ask.count {
             let worth = self.worth(&so_far.slots, ask.free);

@@ -336,13 +336,13 @@ pub(crate) fn start_alone(
     job: &PendingJob,
     shape: JobClassId,
 ) -> Result<(), WaitCause> {
-    let Some(owed) = pass.world.usage.lift_owed(job) else {
+    let Some(owed) = pass.world.usage.lift_nominated(job) else {
         return start_now(pass, job, job.id, shape);
     };
     pass.limits.refused.clear();
     let told = start_now(pass, job, job.id, shape);
     if told.is_err() {
-        pass.world.usage.owe_again(owed);
+        pass.world.usage.restore_nominated(owed);
     }
     told
 }

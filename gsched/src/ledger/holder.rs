@@ -2,7 +2,7 @@
 //!
 //! Decides nothing: a limit is checked by the ledger at each start.
 
-use super::{Found, Ledger, LimitId, Take};
+use super::{Ledger, LimitId, LimitVisitor, Take};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::{JobId, Reason, RunClass, Timestamp};
 use gpolicy::running_run::end_of;
@@ -56,7 +56,7 @@ impl Ledger {
     /// Everything that refuses a job that would take so much now.
     pub(crate) fn refusing_limits(&self, job: &PendingJob, take: &Take) -> Vec<LimitRefusal> {
         let mut all = Vec::new();
-        let found: Found = &mut |reason, kind| {
+        let found: LimitVisitor = &mut |reason, kind| {
             all.push(LimitRefusal { kind, reason });
             true
         };

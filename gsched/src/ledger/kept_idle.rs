@@ -3,8 +3,8 @@
 //! Says how much of it a job may take, now and when runs that make room have left. What is idle is counted elsewhere.
 
 use super::holder::{LimitKind, LimitRefusal};
-use super::{Found, Ledger, Take, Who};
-use crate::headroom::{IdleGpus, When};
+use super::{Ledger, LimitVisitor, Take, UsageOwner};
+use crate::headroom::{HeadroomTime, IdleGpus};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::{JobSpec, Reason, ReasonCode, RunClass};
 use gpolicy::limits::{Holding, milli_text};
@@ -27,24 +27,24 @@ impl Ledger {
     pub(super) fn idle_is_not_kept(
         &self,
         job: &PendingJob,
-        who: Who,
+        who: UsageOwner,
         class: Option<RunClass>,
         held: &Holding,
-        found: Found,
+        found: LimitVisitor,
     ) -> bool {
         let (spec, kind) = (&*job.spec, LimitKind::Headroom(who.partition));
         if held.gpus == 0 || !self.keeps_idle {
             return true;
         }
         if class == Some(RunClass::Borrowed)
-            && let Some(reason) = self.not_lent(When::Now, who.account, held)
+            && let Some(reason) = self.not_lent(HeadroomTime::Now, who.account, held)
             && !found(reason, kind)
         {
             return false;
         }
         let spared = self.is_urgent(spec) || class == Some(RunClass::Guaranteed);
         let reason = self.idle.kept(
-            When::Now,
+            HeadroomTime::Now,
             held,
             who.partition,
             &|_| !spared,
@@ -56,15 +56,15 @@ impl Ledger {
         if reason.is_some_and(|reason| !found(reason, kind)) {
             return false;
         }
-        self.owed_to_others(job)
-            .filter_map(|owed| self.is_kept_for(owed, who, held))
+        self.nominated_before(job)
+            .filter_map(|nominated| self.is_kept_for(nominated, who, held))
             .all(|reason| found(reason, kind))
     }
 
     /// What accounts with a lending limit keep of what is idle from a borrower.
     pub(super) fn not_lent(
         &self,
-        at: When,
+        at: HeadroomTime,
         account: Option<u32>,
         held: &Holding,
     ) -> Option<Reason> {
@@ -107,7 +107,7 @@ impl Ledger {
     /// Why so much may not be taken of what is idle on the nodes of a partition; thousandths by type.
     pub(crate) fn kept_in(
         &self,
-        at: When,
+        at: HeadroomTime,
         partition: usize,
         taken: &BTreeMap<String, u64>,
     ) -> Option<Reason> {

@@ -2,7 +2,7 @@
 //!
 //! Counts nothing and decides nothing: the ledger does.
 
-use super::{Ledger, Who};
+use super::{Ledger, UsageOwner};
 use crate::queue_order::{asked, guaranteed_as};
 use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
@@ -53,7 +53,7 @@ impl Ledger {
     }
 
     /// Why a job would borrow: what of its account's guarantee has no room for it.
-    pub(super) fn shortage(&self, spec: &JobSpec, who: Who, held: &Holding) -> Shortage {
+    pub(super) fn shortage(&self, spec: &JobSpec, who: UsageOwner, held: &Holding) -> Shortage {
         let (never, short) = match (&self.guarantees, who.account) {
             (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => {
                 let never = all.never_fits(&self.tree, account, held);

@@ -4,7 +4,7 @@
 
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
-use crate::headroom::When;
+use crate::headroom::HeadroomTime;
 use crate::job::job_class::{JobAlternative, JobClassId};
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
@@ -124,8 +124,8 @@ pub(crate) fn kept_idle_there(
     let spares = pass.world.usage.spares_kept(job, class);
     for (keeper, nodes) in &pass.headroom.kept_idle_on {
         let at = match spares {
-            true => When::Now,
-            false if pass.world.usage.is_left_by_others(job, *keeper) => When::Then,
+            true => HeadroomTime::Now,
+            false if pass.world.usage.is_left_by_others(job, *keeper) => HeadroomTime::AfterVictims,
             false => continue,
         };
         let there: PickedNodes = each(picked)

@@ -29,7 +29,7 @@ struct RailChoice<'a> {
 #[derive(PartialEq, Eq)]
 struct Quality {
     kinds: Vec<u8>,
-    worth: Option<crate::cluster::wiring::Worth>,
+    worth: Option<crate::cluster::wiring::SetQuality>,
     numas: usize,
     left: usize,
 }

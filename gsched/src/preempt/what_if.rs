@@ -247,20 +247,20 @@ fn without_all_runs(pass: &mut Pass) {
 /// Chooses victims for a job that waits for nodes, where the policy allows it, and nominates their nodes for it.
 pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
     if let Some(runs) = pass.preemption.leaving.for_job(job) {
-        if !pass.world.usage.is_owed(job) {
+        if !pass.world.usage.is_nominated(job) {
             let class = class_owed(pass, job, shape);
             if job.is_among(&pass.preemption.leaving.owed) {
                 pass.world.usage.claim(job, &[]);
             }
-            owe(pass, job, shape, class, &[]);
+            nominate_usage(pass, job, shape, class, &[]);
         }
         nominate(pass, job);
         return Some(preempting(runs));
     }
     if waits_for_the_rest(pass, job, shape) {
-        if !pass.world.usage.is_owed(job) {
+        if !pass.world.usage.is_nominated(job) {
             let class = class_owed(pass, job, shape);
-            owe(pass, job, shape, class, &[]);
+            nominate_usage(pass, job, shape, class, &[]);
         }
         nominate(pass, job);
         return Some(job.reason.clone());
@@ -322,7 +322,7 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
     victims
         .iter()
         .for_each(|victim| expect_back(pass, victim, pass.snapshot.now));
-    owe(pass, job, shape, class, &victims);
+    nominate_usage(pass, job, shape, class, &victims);
     add_preempts(pass, job, victims);
     nominate(pass, job);
     Some(reason)
@@ -404,7 +404,7 @@ fn class_owed(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<RunCla
 }
 
 /// Reserves for the preemptor, against lower-priority jobs, what its victims do not free.
-pub(crate) fn owe(
+pub(crate) fn nominate_usage(
     pass: &mut Pass,
     job: &PendingJob,
     shape: JobClassId,
@@ -425,7 +425,7 @@ pub(crate) fn owe(
             .ok()
     });
     let on = nominated_nodes(pass, job);
-    pass.world.usage.owe(
+    pass.world.usage.nominate(
         job,
         (&way.take, class),
         &on,

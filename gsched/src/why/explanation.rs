@@ -322,7 +322,7 @@ pub(crate) fn blockers_of(
         found.push(Blocker::of(never.clone()));
         return found;
     }
-    let owed = pass.world.usage.lift_owed(job);
+    let owed = pass.world.usage.lift_nominated(job);
     let not_admitted = not_admitted(pass, job, shape);
     let is_outside = not_admitted.is_some() && is_admitted_later(pass, job, shape);
     if let Some(reason) = not_admitted {
@@ -384,7 +384,7 @@ pub(crate) fn blockers_of(
     hold_own(pass, job, own);
     hold_counted_again(pass, lifted);
     owed.into_iter()
-        .for_each(|owed| pass.world.usage.owe_again(owed));
+        .for_each(|owed| pass.world.usage.restore_nominated(owed));
     found
 }
 
