@@ -42,7 +42,7 @@ pub struct Engine {
 pub(crate) struct Memory {
     pub windows: Windows,
     pub network: Network,
-    pub shapes: JobClasses,
+    pub job_classes: JobClasses,
     pub scores: Scores,
     pub looked: SearchMemo,
     pub standings: Standings,
@@ -77,7 +77,7 @@ impl Engine {
         });
         let generation = (self.cluster.generation, self.cluster.makes.list.len());
         if !same_policy || generation != self.generation {
-            self.memory.shapes.clear();
+            self.memory.job_classes.clear();
             self.cluster.sort_again(snapshot);
             self.memory.windows = Windows::new(&snapshot.config, &snapshot.policy, &snapshot.nodes);
             self.memory.network =
@@ -85,7 +85,7 @@ impl Engine {
             self.generation = generation;
         }
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
-        self.memory.shapes.begin_pass(snapshot.pending.len());
+        self.memory.job_classes.begin_pass(snapshot.pending.len());
         self.memory.scores.begin_pass();
     }
 }

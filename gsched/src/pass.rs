@@ -287,9 +287,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    pub fn shape_of(&mut self, job: &PendingJob, partition: usize) -> JobClassId {
+    pub fn job_class_of(&mut self, job: &PendingJob, partition: usize) -> JobClassId {
         let memory = &mut *self.memory;
-        memory.shapes.of(
+        memory.job_classes.of(
             job,
             partition,
             self.snapshot,
@@ -298,23 +298,23 @@ impl<'a> Pass<'a> {
         )
     }
 
-    pub(crate) fn shape(&self, shape: JobClassId) -> &JobClass {
-        &self.memory.shapes.list[shape as usize]
+    pub(crate) fn job_class(&self, job_class: JobClassId) -> &JobClass {
+        &self.memory.job_classes.list[job_class as usize]
     }
 
-    pub(crate) fn of_pass(&mut self, shape: JobClassId) -> &mut ClassFindings {
-        self.memory.shapes.of_pass(shape)
+    pub(crate) fn of_pass(&mut self, job_class: JobClassId) -> &mut ClassFindings {
+        self.memory.job_classes.of_pass(job_class)
     }
 
     /// Looks for nodes on behalf of a job.
     pub fn search<T>(
         &mut self,
         job: &PendingJob,
-        shape: JobClassId,
+        job_class: JobClassId,
         look: impl FnOnce(&mut Search, &Ask) -> T,
     ) -> T {
         let (memory, cluster) = (&mut *self.memory, &*self.world.cluster);
-        let of = &memory.shapes.list[shape as usize];
+        let of = &memory.job_classes.list[job_class as usize];
         let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
         let avoid: Vec<usize> = job
             .particulars
@@ -324,7 +324,7 @@ impl<'a> Pass<'a> {
             .collect();
         let (most_leaves, least_secs) = (most_leaves(job, self.snapshot.now), job.least_secs());
         let ask = Ask {
-            shape: of,
+            job_class: of,
             avoid: &avoid,
             only: None,
             most_leaves,

@@ -92,9 +92,9 @@ pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usiz
 
 /// A reservation is gone for good: others may have its time.
 pub(crate) fn forget_not_before(pass: &mut Pass) {
-    for shape in &mut pass.memory.shapes.list {
-        shape.pass.not_before.clear();
-        shape.pass.not_before_window.clear();
+    for job_class in &mut pass.memory.job_classes.list {
+        job_class.pass.not_before.clear();
+        job_class.pass.not_before_window.clear();
     }
 }
 
@@ -119,19 +119,19 @@ pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &PlannedStart) -> b
 pub(crate) fn reserve_choice(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     partition: usize,
     tasks: u32,
 ) {
-    let lifted = lift_counted(pass, shape);
-    reserve_tasks(pass, job, shape, partition, tasks);
+    let lifted = lift_counted(pass, job_class);
+    reserve_tasks(pass, job, job_class, partition, tasks);
     hold_counted_again(pass, lifted);
 }
 
 fn reserve_tasks(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     partition: usize,
     tasks: u32,
 ) {
@@ -148,14 +148,14 @@ fn reserve_tasks(
             .map(|place| (place, lift_reserved(pass, job, place)))
             .into_iter()
             .collect();
-        let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(shape)));
-        let found = earliest_start(pass, job, shape)
+        let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(job_class)));
+        let found = earliest_start(pass, job, job_class)
             .filter(|found| own.iter().all(|(_, own)| found.at < own.at));
         known
             .into_iter()
-            .for_each(|known| *pass.of_pass(shape) = known);
+            .for_each(|known| *pass.of_pass(job_class) = known);
         if found
-            .and_then(|found| plan_start_at(pass, job, shape, found))
+            .and_then(|found| plan_start_at(pass, job, job_class, found))
             .is_none()
         {
             return hold_own(pass, job, own);

@@ -44,7 +44,7 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
     };
     // All of a long queue may be among the first.
     pass.hand_over();
-    let partition = pass.shape(want.shape).partition;
+    let partition = pass.job_class(want.job_class).partition;
     let job = want
         .job_in(pass.snapshot)
         .filter(|job| !pass.is_settled(job));
@@ -52,7 +52,7 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
         job.filter(|job| !job.is_choice() && pass.backfill.reserve_left[partition] > 0)
     {
         pass.backfill.reserve_left[partition] -= 1;
-        let goes_on = plan_start(pass, job, want.shape).is_some() && !pass.is_spent();
+        let goes_on = plan_start(pass, job, want.job_class).is_some() && !pass.is_spent();
         if goes_on && want.tasks > 1 && pass.backfill.reserve_left[partition] > 0 {
             pass.backfill.wants.push_front(DeferredStart {
                 tasks: want.tasks - 1,
@@ -64,14 +64,14 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
     // Quick passes do not count.
     pass.backfill.wanted[partition] = pass.backfill.wanted[partition].saturating_sub(1);
     if let Some(job) = job.filter(|job| job.is_choice()) {
-        reserve_choice(pass, job, want.shape, partition, want.tasks);
+        reserve_choice(pass, job, want.job_class, partition, want.tasks);
     }
 }
 
 /// Makes the reservations that were put off which a job may be short of wherever their nodes are: up to the last that takes of its
 /// licences. All, before one of a reservation of GPUs by number: while these are lifted for it, the others would be promised them.
-pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
-    if place_of_counted(pass, shape).is_some() {
+pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
+    if place_of_counted(pass, job_class).is_some() {
         reserve_wanted(pass);
     }
     let licences = &job.spec.licences;
@@ -119,21 +119,21 @@ fn may_begin_before(pass: &mut Pass, want: DeferredStart, end: Timestamp) -> boo
     let Some(job) = want.job_in(pass.snapshot) else {
         return false;
     };
-    let of = pass.shape(want.shape);
-    let ways = of.ways.len();
+    let of = pass.job_class(want.job_class);
+    let alternatives = of.alternatives.len();
     if job.is_choice() || of.claim.own().is_some() || !of.named.is_empty() {
         // What it lifts or names is not looked into here.
         return true;
     }
     let secs = job.held_secs();
-    (0..ways).any(|way| {
-        let from = not_before(pass, job, want.shape, way, secs);
+    (0..alternatives).any(|alternative| {
+        let from = not_before(pass, job, want.job_class, alternative, secs);
         let may = from < end
-            && pass.search(job, want.shape, |search, ask| {
-                search.may_begin(ask, way, (from, secs), end)
+            && pass.search(job, want.job_class, |search, ask| {
+                search.may_begin(ask, alternative, (from, secs), end)
             });
         if !may && from < end {
-            remember_not_before(pass, job, want.shape, way, secs, end);
+            remember_not_before(pass, job, want.job_class, alternative, secs, end);
         }
         may
     })

@@ -48,7 +48,7 @@ pub(crate) struct DeferredStart {
     pub is_array: bool,
     /// Which of its partitions is meant.
     pub choice: u32,
-    pub shape: JobClassId,
+    pub job_class: JobClassId,
     pub tasks: u32,
     /// It might begin before this time when that was looked into.
     pub may_begin: Option<Timestamp>,
@@ -84,6 +84,6 @@ pub(crate) const MOST_RESERVED_TASKS: u32 = 128;
 /// The earliest start of a job: when, which way, and on which nodes.
 pub(crate) struct EarliestStart {
     pub at: Timestamp,
-    pub way: usize,
+    pub alternative: usize,
     pub picked: PickedNodes,
 }

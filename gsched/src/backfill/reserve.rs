@@ -17,11 +17,11 @@ use gmodel::Timestamp;
 pub(crate) fn plan_start(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<Timestamp> {
-    let lifted = lift_counted(pass, shape);
-    let earliest = earliest_start(pass, job, shape);
-    let start = earliest.and_then(|earliest| plan_start_at(pass, job, shape, earliest));
+    let lifted = lift_counted(pass, job_class);
+    let earliest = earliest_start(pass, job, job_class);
+    let start = earliest.and_then(|earliest| plan_start_at(pass, job, job_class, earliest));
     hold_counted_again(pass, lifted);
     start
 }
@@ -29,25 +29,29 @@ pub(crate) fn plan_start(
 pub(crate) fn plan_start_at(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     earliest: EarliestStart,
 ) -> Option<Timestamp> {
-    let EarliestStart { at, way, picked } = earliest;
-    let secs = secs_from(pass, job, shape, at);
+    let EarliestStart {
+        at,
+        alternative,
+        picked,
+    } = earliest;
+    let secs = secs_from(pass, job, job_class, at);
     let to = end_after(at, Some(secs));
-    let of = &pass.memory.shapes.list[shape as usize];
-    let need = |part, make| of.need(way, part, make);
+    let of = &pass.memory.job_classes.list[job_class as usize];
+    let need = |part, make| of.need(alternative, part, make);
     let mut holds = pass.world.cluster.hold(&picked, need, (at, to))?;
     for (name, count) in &job.spec.licences {
         if let Some(free) = pass.world.licences.get_mut(name) {
             free.take(at, to, *count);
         }
     }
-    let counted = place_of_counted(pass, shape);
+    let counted = place_of_counted(pass, job_class);
     promise_reserved(pass, counted, &holds, true);
     if counted.is_none() {
         holds.extend(
-            hold_idle_part(pass, job, shape, way, &picked, at)
+            hold_idle_part(pass, job, job_class, alternative, &picked, at)
                 .into_iter()
                 .flatten(),
         );

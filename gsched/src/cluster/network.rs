@@ -185,7 +185,7 @@ pub fn too_few_below(
         .most
         .max(1) as usize;
     let named = request.nodelist.as_ref().map_or(0, |list| list.len());
-    let of_way = |demand: &Demand| {
+    let of_alternative = |demand: &Demand| {
         let is_cut = partition.mig == MigCuts::Planned;
         let serves = |node: &&SchedNode| {
             demand
@@ -216,9 +216,14 @@ pub fn too_few_below(
             switches: enough.and_then(|count| u32::try_from(count).ok()),
         }
     };
-    let ways: Vec<SwitchShortage> = Demand::all(request, partition).iter().map(of_way).collect();
-    let none = ways.iter().all(|way| way.most < way.needed);
-    ways.into_iter().find(|_| none)
+    let alternatives: Vec<SwitchShortage> = Demand::all(request, partition)
+        .iter()
+        .map(of_alternative)
+        .collect();
+    let none = alternatives
+        .iter()
+        .all(|alternative| alternative.most < alternative.needed);
+    alternatives.into_iter().find(|_| none)
 }
 
 /// Each choice of so many out of a list, those of its first members first, until `take` says that it is enough.

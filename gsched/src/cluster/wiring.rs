@@ -66,15 +66,15 @@ impl Wiring {
                         .map(move |other| (one, other))
                 })
         };
-        let mut ways = pairs().map(|(one, other)| way(&one.info, &other.info));
-        let first = ways.next()?;
-        if ways.all(|other| other == first) {
+        let mut alternatives = pairs().map(|(one, other)| alternative(&one.info, &other.info));
+        let first = alternatives.next()?;
+        if alternatives.all(|other| other == first) {
             return None;
         }
         let mut weights = vec![0; gpus.len() * gpus.len()];
         for (one, other) in pairs() {
             let near = one.info.numa.is_some() && one.info.numa == other.info.numa;
-            let weight = way(&one.info, &other.info) + u32::from(near);
+            let weight = alternative(&one.info, &other.info) + u32::from(near);
             for (a, b) in [(one, other), (other, one)] {
                 weights[usize::from(a.slot.0) * gpus.len() + usize::from(b.slot.0)] = weight;
             }
@@ -196,7 +196,7 @@ impl GrowingSet {
 }
 
 /// An older gpud tells islands alone.
-fn way(one: &GpuInfo, other: &GpuInfo) -> u32 {
+fn alternative(one: &GpuInfo, other: &GpuInfo) -> u32 {
     let told = one.links.get(&other.minor).copied();
     let joined = one.nvlink_island.is_some() && one.nvlink_island == other.nvlink_island;
     told.unwrap_or(if joined {
@@ -262,10 +262,10 @@ mod tests {
     proptest! {
         #[test]
         fn up_to_eight_free_gpus_give_the_best_set_there_is(
-            ways in prop::collection::vec(prop::sample::select(vec![4u32, 8, 20, 100, 200]), 64), busy in prop::collection::btree_set(0usize..8, 0..6),
+            alternatives in prop::collection::vec(prop::sample::select(vec![4u32, 8, 20, 100, 200]), 64), busy in prop::collection::btree_set(0usize..8, 0..6),
             count in 1usize..8, kinds in prop::collection::vec(0u8..3, 8), most in prop::array::uniform3(0u8..5),
         ) {
-            let wiring = wiring(8, |a, b| ways[a * 8 + b]);
+            let wiring = wiring(8, |a, b| alternatives[a * 8 + b]);
             let free: Vec<usize> = (0..8).filter(|slot| !busy.contains(slot)).collect();
             let mut limits = [0; GROUPS];
             limits[..3].copy_from_slice(&most);
@@ -277,9 +277,9 @@ mod tests {
 
         #[test]
         fn of_many_gpus_a_set_stays_within_an_island_that_is_large_enough(
-            ways in prop::collection::vec(prop::sample::select(vec![4u32, 8]), 256), island in 2usize..9, count in 4usize..9,
+            alternatives in prop::collection::vec(prop::sample::select(vec![4u32, 8]), 256), island in 2usize..9, count in 4usize..9,
         ) {
-            let wiring = wiring(16, |a, b| if a / island == b / island { 200 } else { ways[a * 16 + b] });
+            let wiring = wiring(16, |a, b| if a / island == b / island { 200 } else { alternatives[a * 16 + b] });
             let free: Vec<usize> = (0..16).collect();
             let set = best(&wiring, &free, count).unwrap();
             prop_assert_eq!(set.len(), count);

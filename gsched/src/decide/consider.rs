@@ -45,45 +45,47 @@ pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> O
     if standing.is_some() {
         return standing;
     }
-    let shape = pass.shape_of(job, partition);
-    if let Some(never) = &pass.shape(shape).never {
+    let job_class = pass.job_class_of(job, partition);
+    if let Some(never) = &pass.job_class(job_class).never {
         return Some(never.clone());
     }
-    consider_shape(pass, job, shape)
+    consider_class(pass, job, job_class)
 }
 
 /// The same for a job that nothing stands against that lasts.
-pub(crate) fn consider_shape(
+pub(crate) fn consider_class(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<Reason> {
-    if let Some(reason) = not_admitted(pass, job, shape) {
-        if pass.forecast.is_on && refusing_limits(pass, job, shape).is_empty() {
-            plan_in_window(pass, job, shape);
+    if let Some(reason) = not_admitted(pass, job, job_class) {
+        if pass.forecast.is_on && refusing_limits(pass, job, job_class).is_empty() {
+            plan_in_window(pass, job, job_class);
         }
         return Some(reason);
     }
     if job.particulars.positions.is_none() && pass.array_room(job) == 0 {
         return Some(array_limit(job));
     }
-    if pass.must_not_pass(pass.shape(shape).partition) {
-        return Some(pass.shape(shape).behind.clone());
+    if pass.must_not_pass(pass.job_class(job_class).partition) {
+        return Some(pass.job_class(job_class).behind.clone());
     }
-    reserve_rivals(pass, job, shape);
-    let lifted = lift_counted(pass, shape);
+    reserve_rivals(pass, job, job_class);
+    let lifted = lift_counted(pass, job_class);
     let left = match &job.particulars.positions {
-        None => start_alone(pass, job, shape).err().map(|wait| (wait, 1)),
-        Some(positions) => start_tasks(pass, job, positions, shape),
+        None => start_alone(pass, job, job_class)
+            .err()
+            .map(|wait| (wait, 1)),
+        Some(positions) => start_tasks(pass, job, positions, job_class),
     };
-    let reason = left.map(|(wait, tasks)| keep_waiting(pass, job, shape, wait, tasks));
+    let reason = left.map(|(wait, tasks)| keep_waiting(pass, job, job_class, wait, tasks));
     hold_counted_again(pass, lifted);
     reason
 }
 
 /// In a forecast: plans starts of a job, or of tasks of an array, in later windows of its reservation.
-fn plan_in_window(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
-    if !is_admitted_later(pass, job, shape) {
+fn plan_in_window(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
+    if !is_admitted_later(pass, job, job_class) {
         return;
     }
     let most = u64::from(MOST_RESERVED_TASKS);
@@ -93,10 +95,16 @@ fn plan_in_window(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
         .as_ref()
         .map_or(1, |positions| positions.len().min(most) as u32);
     if job.is_choice() {
-        return reserve_choice(pass, job, shape, pass.shape(shape).partition, tasks);
+        return reserve_choice(
+            pass,
+            job,
+            job_class,
+            pass.job_class(job_class).partition,
+            tasks,
+        );
     }
     for _ in 0..tasks {
-        if pass.is_spent() || plan_start(pass, job, shape).is_none() {
+        if pass.is_spent() || plan_start(pass, job, job_class).is_none() {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use crate::changes::Changes;
 use crate::decide::consider::consider_in;
 use crate::decide::finish::finish;
-use crate::decide::walk::{sync_queue, walk_lines};
+use crate::decide::walk::{sync_queue, walk_groups};
 use crate::engine::{Engine, QuickPassState};
 use crate::ledger::Ledger;
 use crate::pass::{EntryLook, Pass, Slices};
@@ -37,8 +37,8 @@ pub(crate) fn decide(
     engine.left = None;
     engine.sync(snapshot, changes);
     sync_queue(engine, snapshot, changes);
-    let (mut plan, left) = match in_lines(snapshot) && engine.cluster.frozen == 0 {
-        true => walk_lines(engine, snapshot, more, slices),
+    let (mut plan, left) = match in_groups(snapshot) && engine.cluster.frozen == 0 {
+        true => walk_groups(engine, snapshot, more, slices),
         false => walk_all(engine, snapshot, more, None, slices, None),
     };
     plan.cuts = crate::mig::cuts::cuts(engine, snapshot, &left);
@@ -133,7 +133,7 @@ pub(crate) fn walk_all(
 
 /// Whether a pass may go along queue groups: no quotas, no preemption, no MIG cuts, so a job's class
 /// does not depend on the jobs before it.
-fn in_lines(snapshot: &Snapshot) -> bool {
+fn in_groups(snapshot: &Snapshot) -> bool {
     let config = &snapshot.config;
     let cuts = config
         .partitions

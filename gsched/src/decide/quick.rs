@@ -58,7 +58,7 @@ pub(crate) fn quick_pass(
     // A new one knows nothing of starts that are no runs yet.
     keeps &= left.ledger.is_some() || left.started.is_empty();
     engine.cluster.look_again(changes.nodes.iter().copied());
-    engine.memory.shapes.begin_pass(snapshot.pending.len());
+    engine.memory.job_classes.begin_pass(snapshot.pending.len());
     sync_queue(engine, snapshot, Some(changes));
     let mut queue = std::mem::take(&mut engine.queue);
     let ledger = left.ledger.take().unwrap_or_else(|| {
@@ -173,30 +173,30 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
     };
     for guaranteed in rounds {
         pass.turn.guaranteed_only = *guaranteed;
-        let serves: Vec<bool> = (0..pass.memory.shapes.list.len())
-            .map(|shape| is_served(pass, shape as JobClassId, freed))
+        let serves: Vec<bool> = (0..pass.memory.job_classes.list.len())
+            .map(|job_class| is_served(pass, job_class as JobClassId, freed))
             .collect();
-        let mut turns = Turns::new(queue, &mut pass.memory.standings, pass.snapshot, |line| {
-            serves[line.shape as usize]
+        let mut turns = Turns::new(queue, &mut pass.memory.standings, pass.snapshot, |group| {
+            serves[group.job_class as usize]
         });
         while let Some((number, at)) = turns.next() {
             if pass.is_spent() {
                 return;
             }
-            let line = &queue.lines[number as usize];
+            let group = &queue.groups[number as usize];
             let refused = pass
-                .shape(line.shape)
+                .job_class(group.job_class)
                 .pass
                 .refused_secs
-                .filter(|_| !line.alone);
+                .filter(|_| !group.alone);
             match refused {
-                Some(refused) if line.secs[at] >= refused => {
-                    turns.push(number, line, line.shorter_from(at, refused))
+                Some(refused) if group.secs[at] >= refused => {
+                    turns.push(number, group, group.shorter_from(at, refused))
                 }
-                _ => match start_again(pass, line, at, started) {
-                    // The others of the line want the same limit raised.
+                _ => match start_again(pass, group, at, started) {
+                    // The others of the queue group want the same limit raised.
                     Err(WaitCause::Limit(_) | WaitCause::Borrows) if !pass.limits.minds_time => {}
-                    _ => turns.push(number, line, at + 1),
+                    _ => turns.push(number, group, at + 1),
                 },
             }
         }
@@ -204,14 +204,14 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
     pass.turn.guaranteed_only = false;
 }
 
-/// Whether any of some nodes has room now for a part of a shape. Jobs of reservations wait for the full pass, and those with
+/// Whether any of some nodes has room now for a part of a job class. Jobs of reservations wait for the full pass, and those with
 /// licences, which may be promised to others.
-fn is_served(pass: &Pass, shape: JobClassId, nodes: &BTreeSet<usize>) -> bool {
-    let of = pass.shape(shape);
+fn is_served(pass: &Pass, job_class: JobClassId, nodes: &BTreeSet<usize>) -> bool {
+    let of = pass.job_class(job_class);
     let serves = |at: &usize| {
         let track = &pass.world.cluster.nodes[*at];
-        let fits = |way: usize| {
-            let need = of.need(way, of.ways[way].last(), track.make);
+        let fits = |alternative: usize| {
+            let need = of.need(alternative, of.alternatives[alternative].last(), track.make);
             need.is_some_and(|need| {
                 pass.world
                     .cluster
@@ -219,7 +219,7 @@ fn is_served(pass: &Pass, shape: JobClassId, nodes: &BTreeSet<usize>) -> bool {
                     .fits(need, pass.now, pass.now.plus_millis(1))
             })
         };
-        of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
+        of.candidates.up.contains(*at) && (0..of.alternatives.len()).any(fits)
     };
     of.claim.own().is_none() && of.spec.licences.is_empty() && nodes.iter().any(serves)
 }
@@ -228,13 +228,13 @@ fn is_served(pass: &Pass, shape: JobClassId, nodes: &BTreeSet<usize>) -> bool {
 /// does not start.
 fn start_again(
     pass: &mut Pass,
-    line: &QueueGroup,
+    group: &QueueGroup,
     at: usize,
     started: &mut BTreeSet<JobId>,
 ) -> Result<(), WaitCause> {
-    let job = &pass.snapshot.pending[line.at[at] as usize];
-    let partition = &pass.snapshot.config.partitions[line.partition];
-    if line.alone && reason::standing(job, partition, pass.snapshot).is_some() {
+    let job = &pass.snapshot.pending[group.at[at] as usize];
+    let partition = &pass.snapshot.config.partitions[group.partition];
+    if group.alone && reason::standing(job, partition, pass.snapshot).is_some() {
         return Ok(());
     }
     let mine = |one: &PlannedStart| {
@@ -262,7 +262,7 @@ fn start_again(
         if room == 0 || pass.is_spent() || started.contains(&id) {
             continue;
         }
-        if let Err(wait) = start_now(pass, job, id, line.shape) {
+        if let Err(wait) = start_now(pass, job, id, group.job_class) {
             pass.world.roll_back();
             pass.backfill.reserved.extend(own);
             return Err(wait);

@@ -11,10 +11,12 @@ use crate::job::reason::array_limit;
 use crate::ledger::Take;
 use crate::ledger::holder::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass, WaitCause};
-use crate::place::allowed::{allowed_ways, check_limits_on, licences_now, secs_now, take_of};
+use crate::place::allowed::{
+    allowed_alternatives, check_limits_on, licences_now, secs_now, take_of,
+};
 use crate::place::find::find_nodes;
 use crate::place::free_now::is_full;
-use crate::place::gpu_reservation::{is_counted, reserved_ways, take_reserved};
+use crate::place::gpu_reservation::{is_counted, reserved_alternatives, take_reserved};
 use crate::place::nominated_nodes::is_bound;
 use crate::place::rails;
 use crate::plan::Start;
@@ -33,18 +35,18 @@ pub(crate) fn start_now(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Result<(), WaitCause> {
-    let secs = secs_now(pass, job, shape);
-    let ways = allowed_ways(pass, job, shape, secs)?;
-    let ways = reserved_ways_of(
+    let secs = secs_now(pass, job, job_class);
+    let alternatives = allowed_alternatives(pass, job, job_class, secs)?;
+    let alternatives = reserved_alternatives_of(
         pass,
         job,
-        shape,
-        ways,
+        job_class,
+        alternatives,
         job.spec.time_min_secs.unwrap_or(secs),
     )?;
-    start_by(pass, job, id, shape, &ways)
+    start_by(pass, job, id, job_class, &alternatives)
 }
 
 /// By one of some ways.
@@ -52,24 +54,24 @@ pub(crate) fn start_by(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
-    ways: &[usize],
+    job_class: JobClassId,
+    alternatives: &[usize],
 ) -> Result<(), WaitCause> {
     if !job.is_choice() {
-        return start_beside(pass, job, id, shape, ways);
+        return start_beside(pass, job, id, job_class, alternatives);
     }
-    if is_full(pass.memory, pass.world.cluster, shape) {
-        licences_now(pass, job, secs_now(pass, job, shape))?;
-        pass.of_pass(shape).refused_secs = Some(0);
+    if is_full(pass.memory, pass.world.cluster, job_class) {
+        licences_now(pass, job, secs_now(pass, job, job_class))?;
+        pass.of_pass(job_class).refused_secs = Some(0);
         return Err(WaitCause::Nodes);
     }
     let own = lift_own(pass, job);
-    // What those of its shape were refused they were refused beside what it has reserved.
-    let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(shape)));
-    let told = start_beside(pass, job, id, shape, ways);
+    // What those of its job class were refused they were refused beside what it has reserved.
+    let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(job_class)));
+    let told = start_beside(pass, job, id, job_class, alternatives);
     known
         .into_iter()
-        .for_each(|known| *pass.of_pass(shape) = known);
+        .for_each(|known| *pass.of_pass(job_class) = known);
     match &told {
         Ok(()) => hold_but_one(pass, job, own),
         Err(_) => hold_own(pass, job, own),
@@ -82,26 +84,28 @@ fn start_beside(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
-    ways: &[usize],
+    job_class: JobClassId,
+    alternatives: &[usize],
 ) -> Result<(), WaitCause> {
-    let secs = secs_now(pass, job, shape);
+    let secs = secs_now(pass, job, job_class);
     licences_now(pass, job, secs)?;
     if pass
-        .shape(shape)
+        .job_class(job_class)
         .pass
         .refused_secs
         .is_none_or(|refused| secs < refused)
     {
-        if is_full(pass.memory, pass.world.cluster, shape) {
-            pass.of_pass(shape).refused_secs = Some(0);
+        if is_full(pass.memory, pass.world.cluster, job_class) {
+            pass.of_pass(job_class).refused_secs = Some(0);
             return Err(WaitCause::Nodes);
         }
-        if start_one_way(pass, job, id, shape, ways, secs)? {
+        if start_alternative(pass, job, id, job_class, alternatives, secs)? {
             return Ok(());
         }
-        if ways.len() == pass.shape(shape).ways.len() && !is_bound(pass, job) {
-            pass.of_pass(shape).refused_secs = Some(secs);
+        if alternatives.len() == pass.job_class(job_class).alternatives.len()
+            && !is_bound(pass, job)
+        {
+            pass.of_pass(job_class).refused_secs = Some(secs);
         }
     }
     // Rooms of an earlier moment say too little of a time that is cut to what they have.
@@ -111,23 +115,25 @@ fn start_beside(
         .time_min_secs
         .filter(|least| is_full_pass && *least < secs)
     {
-        Some(least) if start_shorter(pass, job, id, shape, ways, (least, secs)) => Ok(()),
+        Some(least) if start_shorter(pass, job, id, job_class, alternatives, (least, secs)) => {
+            Ok(())
+        }
         _ => Err(WaitCause::Nodes),
     }
 }
 
 /// Starts it by the first way that has room and that no limit stands against.
-fn start_one_way(
+fn start_alternative(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
-    ways: &[usize],
+    job_class: JobClassId,
+    alternatives: &[usize],
     secs: u32,
 ) -> Result<bool, WaitCause> {
     let mut limit = None;
-    for way in ways.iter().copied() {
-        match find_beside(pass, job, shape, way, secs) {
+    for alternative in alternatives.iter().copied() {
+        match find_beside(pass, job, job_class, alternative, secs) {
             Ok(Some(found))
                 if pass.turn.guaranteed_only && found.class == Some(RunClass::Borrowed) =>
             {
@@ -139,7 +145,16 @@ fn start_one_way(
                 class,
             })) => {
                 let shorter = (secs < job.held_secs()).then_some(secs);
-                commit_start(pass, job, id, shape, way, &picked, (&take, class), shorter);
+                commit_start(
+                    pass,
+                    job,
+                    id,
+                    job_class,
+                    alternative,
+                    &picked,
+                    (&take, class),
+                    shorter,
+                );
                 return Ok(true);
             }
             Ok(None) => {}
@@ -154,12 +169,12 @@ fn start_shorter(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
-    ways: &[usize],
+    job_class: JobClassId,
+    alternatives: &[usize],
     (least, secs): (u32, u32),
 ) -> bool {
     if pass
-        .shape(shape)
+        .job_class(job_class)
         .pass
         .refused_min_secs
         .is_some_and(|refused| least >= refused)
@@ -167,21 +182,23 @@ fn start_shorter(
         return false;
     }
     reserve_wanted(pass);
-    for way in ways.iter().copied() {
-        let longest = pass.search(job, shape, |search, ask| {
-            search.longest(ask, way, search.snapshot.now, (least, secs))
+    for alternative in alternatives.iter().copied() {
+        let longest = pass.search(job, job_class, |search, ask| {
+            search.longest(ask, alternative, search.snapshot.now, (least, secs))
         });
         let Some((secs, picked)) = longest else {
             continue;
         };
-        let take = take_of(pass, shape, way, &picked, secs);
-        if let Ok(class) = check_limits_on(pass, job, shape, (&take, way, secs), &picked) {
+        let take = take_of(pass, job_class, alternative, &picked, secs);
+        if let Ok(class) =
+            check_limits_on(pass, job, job_class, (&take, alternative, secs), &picked)
+        {
             commit_start(
                 pass,
                 job,
                 id,
-                shape,
-                way,
+                job_class,
+                alternative,
                 &picked,
                 (&take, class),
                 Some(secs),
@@ -189,7 +206,7 @@ fn start_shorter(
             return true;
         }
     }
-    pass.of_pass(shape).refused_min_secs = Some(least);
+    pass.of_pass(job_class).refused_min_secs = Some(least);
     false
 }
 
@@ -198,11 +215,11 @@ fn start_shorter(
 fn find_beside(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     secs: u32,
 ) -> NodesOrLimit {
-    let mut found = find_nodes(pass, job, shape, way, secs)?;
+    let mut found = find_nodes(pass, job, job_class, alternative, secs)?;
     let end = end_after(pass.snapshot.now, Some(secs));
     while let (Some(FoundNodes { picked, .. }), true) = (&found, is_any_wanted_before(pass, end)) {
         let mut nodes = FixedBitSet::with_capacity(pass.snapshot.nodes.len());
@@ -225,7 +242,7 @@ fn find_beside(
             }
             more *= 2;
         }
-        found = find_nodes(pass, job, shape, way, secs)?;
+        found = find_nodes(pass, job, job_class, alternative, secs)?;
     }
     Ok(found)
 }
@@ -235,8 +252,8 @@ fn commit_start(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     picked: &PickedNodes,
     (take, class): (&Take, Option<RunClass>),
     shorter: Option<u32>,
@@ -244,7 +261,7 @@ fn commit_start(
     let now = pass.now;
     let end = end_after(pass.snapshot.now, shorter.or(job.limit_secs));
     let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
-    let of = &memory.shapes.list[shape as usize];
+    let of = &memory.job_classes.list[job_class as usize];
     let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
     // Nodes that were alike give the same and are alike again.
     let mut made: BTreeMap<(NodeStateId, usize, Vec<u16>), (NodeStateId, NodeShare)> =
@@ -253,7 +270,7 @@ fn commit_start(
         memory,
         cluster,
         pass.snapshot,
-        (picked, shape, way),
+        (picked, job_class, alternative),
         (now, end),
     );
     for (at, part) in each(picked) {
@@ -272,9 +289,9 @@ fn commit_start(
         } else {
             let make = cluster.nodes[at].make;
             let need = *of
-                .need(way, part, make)
+                .need(alternative, part, make)
                 .expect("picked nodes serve their part");
-            let tasks = of.ways[way].parts[part].demand.tasks;
+            let tasks = of.alternatives[alternative].parts[part].demand.tasks;
             let make = &cluster.makes.list[make as usize];
             let slot = match (need.milli, of.placement) {
                 (0, _) => None,
@@ -299,7 +316,7 @@ fn commit_start(
     }
     // Ranks follow the network, and names within: neighbours in rank are neighbours there.
     allocation.sort_by_key(|(at, _)| memory.network.rank(*at));
-    take_reserved(pass, shape, &allocation, (now, end));
+    take_reserved(pass, job_class, &allocation, (now, end));
     let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
     for (name, count) in &job.spec.licences {
         if let Some(free) = pass.world.licences.get_mut(name) {
@@ -334,34 +351,34 @@ fn commit_start(
 pub(crate) fn start_alone(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Result<(), WaitCause> {
     let Some(owed) = pass.world.usage.lift_nominated(job) else {
-        return start_now(pass, job, job.id, shape);
+        return start_now(pass, job, job.id, job_class);
     };
     pass.limits.refused.clear();
-    let told = start_now(pass, job, job.id, shape);
+    let told = start_now(pass, job, job.id, job_class);
     if told.is_err() {
         pass.world.usage.restore_nominated(owed);
     }
     told
 }
 
-/// Ways for which its reservation by number has GPUs left, with what it was promised of it in another of its partitions.
-fn reserved_ways_of(
+/// Alternatives for which its reservation by number has GPUs left, with what it was promised of it in another of its partitions.
+fn reserved_alternatives_of(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    ways: Vec<usize>,
+    job_class: JobClassId,
+    alternatives: Vec<usize>,
     secs: u32,
 ) -> Result<Vec<usize>, WaitCause> {
-    if !job.is_choice() || !is_counted(pass, shape) {
-        return reserved_ways(pass, shape, ways, secs);
+    if !job.is_choice() || !is_counted(pass, job_class) {
+        return reserved_alternatives(pass, job_class, alternatives, secs);
     }
     let own = lift_own(pass, job);
-    let ways = reserved_ways(pass, shape, ways, secs);
+    let alternatives = reserved_alternatives(pass, job_class, alternatives, secs);
     hold_own(pass, job, own);
-    ways
+    alternatives
 }
 
 /// Starts as many tasks of an array as can start now: why the next waits, with how many of those that its cap lets start, and how many
@@ -370,7 +387,7 @@ pub(crate) fn start_tasks(
     pass: &mut Pass,
     job: &PendingJob,
     positions: &RangeSet,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<(WaitCause, u32)> {
     let elsewhere = pass.choices.settled_of(job);
     let mut room = pass.array_room(job);
@@ -387,7 +404,7 @@ pub(crate) fn start_tasks(
             return Some((WaitCause::Limit(LimitRefusal { kind, reason }), 0));
         }
         let id = JobId(job.id.0 + u64::from(position));
-        if let Err(wait) = start_now(pass, job, id, shape) {
+        if let Err(wait) = start_now(pass, job, id, job_class) {
             let tasks = (positions.len() as u32).saturating_sub(done).min(room);
             return Some((wait, tasks));
         }

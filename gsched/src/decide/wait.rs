@@ -22,7 +22,7 @@ use gmodel::Reason;
 pub(crate) fn keep_waiting(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     wait: WaitCause,
     tasks: u32,
 ) -> Reason {
@@ -37,13 +37,13 @@ pub(crate) fn keep_waiting(
             // There may be room, and only too little would stay idle: others may leave more.
             let is_idle_kept = matches!(kind, LimitKind::Headroom(_)) && tasks > 0;
             preempting = if is_idle_kept {
-                preempt_for(pass, job, shape)
+                preempt_for(pass, job, job_class)
             } else {
                 None
             };
             if preempting.is_none() {
                 if is_idle_kept {
-                    set_aside_for(pass, job, shape);
+                    set_aside_for(pass, job, job_class);
                 }
                 return reason;
             }
@@ -58,31 +58,35 @@ pub(crate) fn keep_waiting(
             job: job.id,
         });
     }
-    let partition = pass.shape(shape).partition;
+    let partition = pass.job_class(job_class).partition;
     let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
     let says = !pass.is_silent;
     let kept = if is_short_of_nodes && says {
-        kept_for_others(pass, shape)
+        kept_for_others(pass, job_class)
     } else {
         None
     };
     let free = (first && says).then(|| {
-        crate::job::most_free::what_is_free(pass.shape(shape), pass.snapshot, &pass.world.cluster)
+        crate::job::most_free::what_is_free(
+            pass.job_class(job_class),
+            pass.snapshot,
+            &pass.world.cluster,
+        )
     });
     if is_short_of_nodes {
-        preempting = preempt_for(pass, job, shape);
+        preempting = preempt_for(pass, job, job_class);
         preempting = preempting.or_else(|| {
             if first {
-                consolidate_for(pass, job, shape)
+                consolidate_for(pass, job, job_class)
             } else {
                 None
             }
         });
         if preempting.is_none() {
-            expect_later(pass, job, shape);
+            expect_later(pass, job, job_class);
         }
     }
-    if let Some(reason) = preempting.take_if(|_| is_freed_elsewhere(pass, job, shape)) {
+    if let Some(reason) = preempting.take_if(|_| is_freed_elsewhere(pass, job, job_class)) {
         return reason;
     }
     if preempting.is_some() {
@@ -98,7 +102,7 @@ pub(crate) fn keep_waiting(
         // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
         // where it takes of what is reserved by number, which then is set apart elsewhere.
         let takes_over = (job.is_choice() && waits_elsewhere(pass, job))
-            || place_of_counted(pass, shape).is_some();
+            || place_of_counted(pass, job_class).is_some();
         pass.choices
             .kept_for
             .extend(job.is_choice().then_some((job.id, is_array)));
@@ -107,7 +111,7 @@ pub(crate) fn keep_waiting(
             job: job.id,
             is_array,
             choice,
-            shape,
+            job_class,
             tasks,
             may_begin: None,
         });
@@ -127,7 +131,7 @@ pub(crate) fn keep_waiting(
     if !says {
         return Reason::default();
     }
-    let behind = &pass.shape(shape).behind;
+    let behind = &pass.job_class(job_class).behind;
     match free {
         Some(free) => first_of_partition(behind, &free, start, pass.snapshot.now),
         None => behind.clone(),
@@ -136,19 +140,23 @@ pub(crate) fn keep_waiting(
 
 /// The first job of a partition that waits for headroom keeps what it needs from the jobs behind it, unless it would wait
 /// even on an empty cluster.
-fn set_aside_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
-    let partition = pass.shape(shape).partition;
-    if pass.backfill.set_aside.contains(partition) || !fits_when_idle(pass, job, shape) {
+fn set_aside_for(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
+    let partition = pass.job_class(job_class).partition;
+    if pass.backfill.set_aside.contains(partition) || !fits_when_idle(pass, job, job_class) {
         return;
     }
     // As much as it would take where it has room now: a whole node, where it is exclusive.
     let (now, secs) = (pass.now, job.held_secs());
-    let picked = pass.search(job, shape, |search, ask| {
+    let picked = pass.search(job, job_class, |search, ask| {
         search.pick(ask, 0, now, end_after(now, Some(secs)))
     });
-    let there = picked.map(|picked| take_of(pass, shape, 0, &picked, secs));
-    if let Some(take) = there.or_else(|| pass.shape(shape).ways.first().map(|way| way.take.clone()))
-    {
+    let there = picked.map(|picked| take_of(pass, job_class, 0, &picked, secs));
+    if let Some(take) = there.or_else(|| {
+        pass.job_class(job_class)
+            .alternatives
+            .first()
+            .map(|alternative| alternative.take.clone())
+    }) {
         pass.world.usage.set_aside(job, &take);
         pass.backfill.set_aside.insert(partition);
     }

@@ -1,11 +1,11 @@
 //! A pass along the queue groups: always the group with the next job first, skipping jobs that their class refuses.
 //!
 //! It starts, reserves and explains as a pass that looks at every job does (`tests/kept.rs` compares them). Also the quick
-//! pass: the same way along the lines that a freed node can serve.
+//! pass: the same way along the queue groups that a freed node can serve.
 
 use crate::backfill::deferred::may_reserve;
 use crate::changes::Changes;
-use crate::decide::consider::consider_shape;
+use crate::decide::consider::consider_class;
 use crate::decide::finish::finish;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::{Engine, QuickPassState};
@@ -14,7 +14,7 @@ use crate::job::queue::{GroupContext, Queue, QueueGroup, QueueTurn};
 use crate::job::reason::{self, KeptFor};
 use crate::ledger::Ledger;
 use crate::pass::{Pass, Slices};
-use crate::place::allowed::{allowed_ways, limit_of_class};
+use crate::place::allowed::{allowed_alternatives, limit_of_class};
 use crate::place::free_now::is_full_at_first;
 use crate::place::gpu_reservation::hold_counted;
 use crate::plan::{Plan, WorkBudget};
@@ -30,7 +30,7 @@ use std::ops::Range;
 /// Which job is next: by tier, priority, then its turn. Least goes first.
 type TurnRank = (Reverse<u32>, Reverse<i64>, QueueTurn);
 
-/// The lines, each with the place of the job in it that is next.
+/// The queue groups, each with the place of the job in it that is next.
 pub(crate) struct Turns<'a> {
     snapshot: &'a Snapshot,
     /// By owner, millionths; empty where it makes no difference.
@@ -38,9 +38,9 @@ pub(crate) struct Turns<'a> {
     heap: BinaryHeap<Reverse<(TurnRank, u32, usize)>>,
 }
 
-/// Jobs of a line that were not looked at, and why they wait.
+/// Jobs of a queue group that were not looked at, and why they wait.
 struct SkippedJobs {
-    line: u32,
+    group: u32,
     places: Range<usize>,
     reason: Reason,
 }
@@ -48,29 +48,29 @@ struct SkippedJobs {
 /// Queue groups with a job that may start, in passes that give no reasons.
 struct OpenGroups {
     /// By number; `None`: all are looked at.
-    lines: Option<FixedBitSet>,
+    groups: Option<FixedBitSet>,
     left: usize,
 }
 
 impl OpenGroups {
     fn is_over(&self) -> bool {
-        self.lines.is_some() && self.left == 0
+        self.groups.is_some() && self.left == 0
     }
 
     /// No job of a queue group starts any more.
-    fn close(&mut self, line: u32) {
-        if let Some(lines) = self
-            .lines
+    fn close(&mut self, group: u32) {
+        if let Some(groups) = self
+            .groups
             .as_mut()
-            .filter(|lines| lines.contains(line as usize))
+            .filter(|groups| groups.contains(group as usize))
         {
-            lines.set(line as usize, false);
+            groups.set(group as usize, false);
             self.left -= 1;
         }
     }
 }
 
-/// What follows for those behind a job in its line.
+/// What follows for those behind a job in its queue group.
 enum FollowUp {
     /// They are looked at.
     Next,
@@ -79,7 +79,7 @@ enum FollowUp {
 }
 
 impl<'a> Turns<'a> {
-    /// Of the lines that are wanted.
+    /// Of the queue groups that are wanted.
     pub fn new(
         queue: &Queue,
         standings: &mut Standings,
@@ -91,12 +91,12 @@ impl<'a> Turns<'a> {
             fair_shares: Vec::new(),
             heap: BinaryHeap::new(),
         };
-        let lines = || {
+        let groups = || {
             (0..)
-                .zip(&queue.lines)
-                .filter(|(_, line)| !line.turns.is_empty() && wanted(line))
+                .zip(&queue.groups)
+                .filter(|(_, group)| !group.turns.is_empty() && wanted(group))
         };
-        let mut owners = lines().map(|(_, line)| line.owner);
+        let mut owners = groups().map(|(_, group)| group.owner);
         let first = owners.next();
         let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
             && snapshot.config.scheduler.priority.fair_share > 0;
@@ -104,37 +104,37 @@ impl<'a> Turns<'a> {
             turns.fair_shares =
                 standings.factors(snapshot.usage_input(), queue.made, queue.owners());
         }
-        let heads: Vec<_> = lines()
-            .map(|(number, line)| Reverse((turns.rank(line, 0), number, 0)))
+        let heads: Vec<_> = groups()
+            .map(|(number, group)| Reverse((turns.rank(group, 0), number, 0)))
             .collect();
         turns.heap = heads.into();
         turns
     }
 
-    fn rank(&self, line: &QueueGroup, at: usize) -> TurnRank {
-        let turn = line.turns[at];
+    fn rank(&self, group: &QueueGroup, at: usize) -> TurnRank {
+        let turn = group.turns[at];
         match self.snapshot.config.scheduler.order {
             JobOrder::Multifactor => {
                 let fair_share = self
                     .fair_shares
-                    .get(line.owner as usize)
+                    .get(group.owner as usize)
                     .copied()
                     .unwrap_or(0);
-                let factors = line.factors(at, fair_share, self.snapshot);
-                (Reverse(line.tier), Reverse(factors.priority), turn)
+                let factors = group.factors(at, fair_share, self.snapshot);
+                (Reverse(group.tier), Reverse(factors.priority), turn)
             }
             JobOrder::Fifo | JobOrder::Sjf => (Reverse(0), Reverse(0), turn),
         }
     }
 
     pub fn next(&mut self) -> Option<(u32, usize)> {
-        self.heap.pop().map(|Reverse((_, line, at))| (line, at))
+        self.heap.pop().map(|Reverse((_, group, at))| (group, at))
     }
 
-    /// A job of a line has its turn still to come, if there is one in that place.
-    pub fn push(&mut self, number: u32, line: &QueueGroup, at: usize) {
-        if at < line.turns.len() {
-            self.heap.push(Reverse((self.rank(line, at), number, at)));
+    /// A job of a queue group has its turn still to come, if there is one in that place.
+    pub fn push(&mut self, number: u32, group: &QueueGroup, at: usize) {
+        if at < group.turns.len() {
+            self.heap.push(Reverse((self.rank(group, at), number, at)));
         }
     }
 }
@@ -144,19 +144,19 @@ pub(crate) fn sync_queue(engine: &mut Engine, snapshot: &Snapshot, changes: Opti
         snapshot,
         cluster: &mut engine.cluster,
         windows: &engine.memory.windows,
-        shapes: &mut engine.memory.shapes,
+        job_classes: &mut engine.memory.job_classes,
     };
     engine.queue.sync(&mut known, changes);
 }
 
-pub(crate) fn walk_lines(
+pub(crate) fn walk_groups(
     engine: &mut Engine,
     snapshot: &Snapshot,
     budget: WorkBudget,
     slices: Option<Slices>,
 ) -> (Plan, QuickPassState) {
     let mut queue = std::mem::take(&mut engine.queue);
-    let mut open = open_lines(engine, &queue);
+    let mut open = open_groups(engine, &queue);
     if open.is_over() {
         engine.queue = queue;
         engine.memory.probed = 0;
@@ -182,30 +182,30 @@ pub(crate) fn walk_lines(
         if pass.is_spent() || open.is_over() {
             break;
         }
-        let line = &queue.lines[number as usize];
-        if let Some((to, reason)) = passes_over(&mut pass, line, at) {
-            if to == line.turns.len() {
+        let group = &queue.groups[number as usize];
+        if let Some((to, reason)) = passes_over(&mut pass, group, at) {
+            if to == group.turns.len() {
                 open.close(number);
             }
             passed.push(SkippedJobs {
-                line: number,
+                group: number,
                 places: at..to,
                 reason,
             });
-            turns.push(number, line, to);
+            turns.push(number, group, to);
             continue;
         }
-        let behind = consider_next(&mut pass, line, at);
+        let behind = consider_next(&mut pass, group, at);
         pass.hand_over();
-        let is_last = at + 1 == line.turns.len() || matches!(behind, FollowUp::Waits(_));
-        if is_last || pass.shape(line.shape).pass.full == Some(true) {
+        let is_last = at + 1 == group.turns.len() || matches!(behind, FollowUp::Waits(_));
+        if is_last || pass.job_class(group.job_class).pass.full == Some(true) {
             open.close(number);
         }
         match behind {
-            FollowUp::Next => turns.push(number, line, at + 1),
+            FollowUp::Next => turns.push(number, group, at + 1),
             FollowUp::Waits(reason) => passed.push(SkippedJobs {
-                line: number,
-                places: at + 1..line.turns.len(),
+                group: number,
+                places: at + 1..group.turns.len(),
                 reason,
             }),
         }
@@ -217,27 +217,27 @@ pub(crate) fn walk_lines(
 }
 
 /// Of a silent pass the queue groups for which enough nodes have anything free now: free room only shrinks in a pass.
-fn open_lines(engine: &mut Engine, queue: &Queue) -> OpenGroups {
+fn open_groups(engine: &mut Engine, queue: &Queue) -> OpenGroups {
     let mut open = OpenGroups {
-        lines: None,
+        groups: None,
         left: 0,
     };
     if !engine.memory.silent {
         return open;
     }
-    let mut lines = FixedBitSet::with_capacity(queue.lines.len());
-    for (number, line) in queue
-        .lines
+    let mut groups = FixedBitSet::with_capacity(queue.groups.len());
+    for (number, group) in queue
+        .groups
         .iter()
         .enumerate()
-        .filter(|(_, line)| !line.turns.is_empty())
+        .filter(|(_, group)| !group.turns.is_empty())
     {
-        if !is_full_at_first(engine, line.shape) {
-            lines.insert(number);
+        if !is_full_at_first(engine, group.job_class) {
+            groups.insert(number);
             open.left += 1;
         }
     }
-    open.lines = Some(lines);
+    open.groups = Some(groups);
     open
 }
 
@@ -253,73 +253,78 @@ pub(crate) fn nobody(snapshot: &Snapshot) -> Snapshot {
     }
 }
 
-/// Up to which place of a line, from one on, all are refused by what is known of their shape; and why they wait.
-fn passes_over(pass: &mut Pass, line: &QueueGroup, at: usize) -> Option<(usize, Reason)> {
-    if line.alone || !pass.backfill.waiting[line.partition] {
+/// Up to which place of a queue group, from one on, all are refused by what is known of their job class; and why they wait.
+fn passes_over(pass: &mut Pass, group: &QueueGroup, at: usize) -> Option<(usize, Reason)> {
+    if group.alone || !pass.backfill.waiting[group.partition] {
         return None;
     }
-    if pass.must_not_pass(line.partition) {
-        return Some((line.turns.len(), pass.shape(line.shape).behind.clone()));
+    if pass.must_not_pass(group.partition) {
+        return Some((
+            group.turns.len(),
+            pass.job_class(group.job_class).behind.clone(),
+        ));
     }
-    if may_reserve(pass, line.partition) {
+    if may_reserve(pass, group.partition) {
         return None;
     }
-    let refused = pass.shape(line.shape).pass.refused_secs?;
+    let refused = pass.job_class(group.job_class).pass.refused_secs?;
     if !pass.limits.unlimited {
         // A limit that is reached is the better reason.
-        let job = &pass.snapshot.pending[line.at[at] as usize];
-        if pass.limits.minds_time || allowed_ways(pass, job, line.shape, line.secs[at]).is_err() {
+        let job = &pass.snapshot.pending[group.at[at] as usize];
+        if pass.limits.minds_time
+            || allowed_alternatives(pass, job, group.job_class, group.secs[at]).is_err()
+        {
             return None;
         }
     }
     let mut to = if refused == 0 {
-        line.turns.len()
+        group.turns.len()
     } else {
-        line.shorter_from(at, refused)
+        group.shorter_from(at, refused)
     };
     if refused > 0 && !pass.choices.kept_for.is_empty() {
         // What is kept for itself in another partition is not in its way.
         let is_kept_for = |at: &usize| {
             pass.choices
                 .kept_for
-                .contains(&(line.turns[*at].id, line.turns[*at].is_array))
+                .contains(&(group.turns[*at].id, group.turns[*at].is_array))
         };
         to = (at..to).find(is_kept_for).unwrap_or(to);
     }
-    (to > at).then(|| (to, wait_of(pass, line.shape)))
+    (to > at).then(|| (to, wait_of(pass, group.job_class)))
 }
 
 /// The reason of jobs that are not looked at, in words that do not change from pass to pass.
-fn wait_of(pass: &mut Pass, shape: JobClassId) -> Reason {
+fn wait_of(pass: &mut Pass, job_class: JobClassId) -> Reason {
     if pass.is_silent {
         return Reason::default();
     }
-    match kept_for_others(pass, shape) {
+    match kept_for_others(pass, job_class) {
         Some(kept @ KeptFor::Reservation { .. }) => kept.reason(&pass.memory.windows),
-        _ => pass.shape(shape).behind.clone(),
+        _ => pass.job_class(job_class).behind.clone(),
     }
 }
 
-/// Looks at the job in a place of a line.
-fn consider_next(pass: &mut Pass, line: &QueueGroup, at: usize) -> FollowUp {
-    pass.turn.at = line.at[at] as usize;
+/// Looks at the job in a place of a queue group.
+fn consider_next(pass: &mut Pass, group: &QueueGroup, at: usize) -> FollowUp {
+    pass.turn.at = group.at[at] as usize;
     let job = &pass.snapshot.pending[pass.turn.at];
     if pass.is_settled(job) {
         return FollowUp::Next;
     }
-    let partition = &pass.snapshot.config.partitions[line.partition];
+    let partition = &pass.snapshot.config.partitions[group.partition];
     // Of others it was looked into when they came into the queue.
-    let standing = line
+    let standing = group
         .alone
         .then(|| reason::standing(job, partition, pass.snapshot));
     let reason = standing
         .flatten()
-        .or_else(|| consider_shape(pass, job, line.shape));
+        .or_else(|| consider_class(pass, job, group.job_class));
     pass.tell(job, reason);
-    if line.alone || pass.limits.minds_time {
+    if group.alone || pass.limits.minds_time {
         return FollowUp::Next;
     }
-    match limit_of_class(pass, job, line.shape, line.secs[at]) {
+    match limit_of_class(pass, job, group.job_class, group.secs[at]) {
         Some(limit) => FollowUp::Waits(limit.reason),
         None => FollowUp::Next,
     }
@@ -330,12 +335,13 @@ fn tell_others(pass: &mut Pass, queue: &mut Queue, mut passed: Vec<SkippedJobs>)
     if pass.is_silent {
         return;
     }
-    passed.sort_by_key(|one| (one.line, one.places.start));
+    passed.sort_by_key(|one| (one.group, one.places.start));
     let mut told = Vec::new();
-    for of_line in passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason) {
+    for of_line in passed.chunk_by(|one, next| one.group == next.group && one.reason == next.reason)
+    {
         let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
         queue.tell(
-            of_line[0].line,
+            of_line[0].group,
             &places,
             &of_line[0].reason,
             pass.snapshot,

@@ -10,46 +10,49 @@ use crate::place::free_now::{has_room_at, is_free_now, is_short_by};
 use fixedbitset::FixedBitSet;
 
 /// Why free nodes are not given to a job class: what holds them.
-pub(crate) fn kept_for_others(pass: &mut Pass, shape: JobClassId) -> Option<KeptFor> {
-    if let Some(kept) = pass.shape(shape).pass.kept {
+pub(crate) fn kept_for_others(pass: &mut Pass, job_class: JobClassId) -> Option<KeptFor> {
+    if let Some(kept) = pass.job_class(job_class).pass.kept {
         return kept;
     }
     let mut kept = None;
     // A class that is full needs no second look.
-    if pass.shape(shape).pass.full != Some(true)
-        && is_free_now(pass.memory, pass.world.cluster, shape)
+    if pass.job_class(job_class).pass.full != Some(true)
+        && is_free_now(pass.memory, pass.world.cluster, job_class)
     {
-        kept = kept_for_window(pass, shape)
-            .or_else(|| kept_by_number(pass, shape))
-            .or_else(|| kept_for_jobs(pass, shape, 0));
+        kept = kept_for_window(pass, job_class)
+            .or_else(|| kept_by_number(pass, job_class))
+            .or_else(|| kept_for_jobs(pass, job_class, 0));
         // The first planned start in its way is enough, as long as what is free now stays free.
         let mut is_free = true;
-        let end = end_after(pass.now, pass.shape(shape).pass.refused_secs);
+        let end = end_after(pass.now, pass.job_class(job_class).pass.refused_secs);
         while is_free && kept.is_none() && is_any_wanted_before(pass, end) {
             let before = pass.backfill.reserved.len();
             reserve_next(pass);
             let at_once = pass.backfill.reserved[before..]
                 .iter()
                 .any(|reserved| reserved.at <= pass.now);
-            is_free = !at_once || is_free_now(pass.memory, pass.world.cluster, shape);
-            kept = kept_for_jobs(pass, shape, before).filter(|_| is_free);
+            is_free = !at_once || is_free_now(pass.memory, pass.world.cluster, job_class);
+            kept = kept_for_jobs(pass, job_class, before).filter(|_| is_free);
         }
     }
-    pass.of_pass(shape).kept = Some(kept);
+    pass.of_pass(job_class).kept = Some(kept);
     kept
 }
 
-/// The window that keeps nodes on which a shape would have room.
-fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
-    let (shape, windows) = (pass.shape(shape), &pass.memory.windows);
+/// The window that keeps nodes on which a job class would have room.
+fn kept_for_window(pass: &Pass, job_class: JobClassId) -> Option<KeptFor> {
+    let (job_class, windows) = (pass.job_class(job_class), &pass.memory.windows);
     windows.list.first()?;
-    let end = end_after(pass.now, shape.pass.refused_secs);
-    let least = shape.least_gpus(0, shape.ways.first()?.last());
-    let mut free = pass.world.cluster.with_gpus(least, &shape.candidates.up);
-    let has_room = |at: usize| has_room_at(pass.world.cluster, shape, at, pass.now);
+    let end = end_after(pass.now, job_class.pass.refused_secs);
+    let least = job_class.least_gpus(0, job_class.alternatives.first()?.last());
+    let mut free = pass
+        .world
+        .cluster
+        .with_gpus(least, &job_class.candidates.up);
+    let has_room = |at: usize| has_room_at(pass.world.cluster, job_class, at, pass.now);
     let (at, (from, to)) = free.find_map(|at| {
         windows
-            .blocking(at, shape.claim, pass.now, end)
+            .blocking(at, job_class.claim, pass.now, end)
             .filter(|_| has_room(at))
     })?;
     Some(KeptFor::Reservation {
@@ -59,22 +62,22 @@ fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
     })
 }
 
-/// The reservation of so many GPUs that will hold some of a node on which a shape would have room.
-fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
-    let shape = pass.shape(shape);
-    let end = end_after(pass.now, shape.pass.refused_secs);
+/// The reservation of so many GPUs that will hold some of a node on which a job class would have room.
+fn kept_by_number(pass: &Pass, job_class: JobClassId) -> Option<KeptFor> {
+    let job_class = pass.job_class(job_class);
+    let end = end_after(pass.now, job_class.pass.refused_secs);
     let blocks = |(at, hold): &&(usize, Hold)| {
         let is_before =
-            pass.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
+            pass.now < hold.from && hold.from < end && job_class.candidates.up.contains(*at);
         is_before
-            && has_room_at(pass.world.cluster, shape, *at, pass.now)
-            && is_short_by(pass.world.cluster, shape, *at, hold)
+            && has_room_at(pass.world.cluster, job_class, *at, pass.now)
+            && is_short_by(pass.world.cluster, job_class, *at, hold)
     };
     let mut others = pass
         .world
         .reservations
         .iter()
-        .filter(|counted| shape.claim.own() != Some(counted.reservation));
+        .filter(|counted| job_class.claim.own() != Some(counted.reservation));
     let (counted, (_, hold)) =
         others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
     let at = counted.reservation;
@@ -87,10 +90,10 @@ fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<KeptFor> {
 }
 
 /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
-fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<KeptFor> {
-    let (shape, cluster) = (pass.shape(shape), &pass.world.cluster);
-    let end = end_after(pass.now, shape.pass.refused_secs);
-    let least = shape.least_gpus(0, shape.ways.first()?.last());
+fn kept_for_jobs(pass: &Pass, job_class: JobClassId, from: usize) -> Option<KeptFor> {
+    let (job_class, cluster) = (pass.job_class(job_class), &pass.world.cluster);
+    let end = end_after(pass.now, job_class.pass.refused_secs);
+    let least = job_class.least_gpus(0, job_class.alternatives.first()?.last());
     let mut others = pass.backfill.reserved[from..]
         .iter()
         .filter(|reserved| reserved.at < end)
@@ -102,7 +105,7 @@ fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<KeptFor>
         .iter()
         .skip(least)
         .for_each(|nodes| free.union_with(nodes));
-    free.intersect_with(&shape.candidates.up);
+    free.intersect_with(&job_class.candidates.up);
     let first = others.find(|reserved| reserved.is_on(&free))?;
     Some(KeptFor::Job(first.job))
 }

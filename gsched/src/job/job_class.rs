@@ -1,6 +1,6 @@
 //! Jobs that ask for the same on the same terms: what one cannot get now, the others cannot either.
 //!
-//! A shape is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
+//! A job class is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
 //! Time limits are not part of it: of two, the shorter is refused last.
 
 use crate::cluster::node_class::NodeClass;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 pub type JobClassId = u32;
 
-/// What is common to all jobs of a shape.
+/// What is common to all jobs of a job class.
 #[derive(Debug)]
 pub struct JobClass {
     pub partition: usize,
@@ -30,8 +30,8 @@ pub struct JobClass {
     pub claim: Claim,
     /// Nodes that failed to launch its job not long ago; empty for jobs to which that did not happen.
     pub barred: Vec<BarredNode>,
-    /// Ways to serve it, best first.
-    pub ways: Vec<JobAlternative>,
+    /// Alternatives that serve it, best first.
+    pub alternatives: Vec<JobAlternative>,
     pub candidates: Arc<Candidates>,
     /// Nodes it names, in its order; it takes all of them.
     pub named: Vec<usize>,
@@ -46,10 +46,10 @@ pub struct JobClass {
     pub pass: ClassFindings,
 }
 
-/// Times before which a shape has no room that are kept where it depends on reservations, too.
+/// Times before which a job class has no room that are kept where it depends on reservations, too.
 const MOST_WINDOWED: usize = 64;
 
-/// What the pass under way found out about a shape.
+/// What the pass under way found out about a job class.
 #[derive(Clone, Debug, Default)]
 pub struct ClassFindings {
     /// The shortest limit, in seconds, that found no room now.
@@ -70,16 +70,20 @@ pub struct ClassFindings {
 
 impl ClassFindings {
     /// Before which time a way has no room for so many seconds, as far as is known.
-    pub fn not_before(&self, way: usize, secs: u32) -> Option<Timestamp> {
-        let known = self.not_before.get(way)?;
+    pub fn not_before(&self, alternative: usize, secs: u32) -> Option<Timestamp> {
+        let known = self.not_before.get(alternative)?;
         let shorter = known.partition_point(|(shorter, _)| *shorter <= secs);
         known[..shorter].last().map(|(_, at)| *at)
     }
 
     /// Before which time a way has no room for so many seconds, with reservations that let it run for so many.
-    pub fn not_before_window(&self, way: usize, (secs, window): (u32, u32)) -> Option<Timestamp> {
+    pub fn not_before_window(
+        &self,
+        alternative: usize,
+        (secs, window): (u32, u32),
+    ) -> Option<Timestamp> {
         let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| {
-            one.0 == way && one.1.0 <= secs && one.1.1 <= window
+            one.0 == alternative && one.1.0 <= secs && one.1.1 <= window
         };
         self.not_before_window
             .iter()
@@ -90,12 +94,12 @@ impl ClassFindings {
 
     pub fn note_not_before_window(
         &mut self,
-        way: usize,
+        alternative: usize,
         (secs, window): (u32, u32),
         at: Timestamp,
     ) {
         if self
-            .not_before_window(way, (secs, window))
+            .not_before_window(alternative, (secs, window))
             .is_some_and(|known| at <= known)
         {
             return;
@@ -103,21 +107,25 @@ impl ClassFindings {
         // What it says more than, it stands for.
         self.not_before_window
             .retain(|(of, (longer, later), known)| {
-                *of != way || *longer < secs || *later < window || *known > at
+                *of != alternative || *longer < secs || *later < window || *known > at
             });
         if self.not_before_window.len() < MOST_WINDOWED {
-            self.not_before_window.push((way, (secs, window), at));
+            self.not_before_window
+                .push((alternative, (secs, window), at));
         }
     }
 
-    pub fn note_not_before(&mut self, way: usize, secs: u32, at: Timestamp) {
-        if self.not_before(way, secs).is_some_and(|known| at <= known) {
+    pub fn note_not_before(&mut self, alternative: usize, secs: u32, at: Timestamp) {
+        if self
+            .not_before(alternative, secs)
+            .is_some_and(|known| at <= known)
+        {
             return;
         }
-        if self.not_before.len() <= way {
-            self.not_before.resize(way + 1, Vec::new());
+        if self.not_before.len() <= alternative {
+            self.not_before.resize(alternative + 1, Vec::new());
         }
-        let known = &mut self.not_before[way];
+        let known = &mut self.not_before[alternative];
         // What holds for this many seconds holds for more, and says less of those that were refused for longer.
         let from = known.partition_point(|(shorter, _)| *shorter < secs);
         let to = from + known[from..].partition_point(|(_, earlier)| *earlier <= at);
@@ -209,22 +217,23 @@ impl Candidates {
 impl JobClass {
     /// The need of a part of a way on a node.
     #[inline]
-    pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
-        self.ways[way].parts[part].needs[make as usize].as_ref()
+    pub fn need(&self, alternative: usize, part: usize, make: u32) -> Option<&Need> {
+        self.alternatives[alternative].parts[part].needs[make as usize].as_ref()
     }
 
     /// What its parts need of a node of a make.
     pub fn needs_on(&self, make: u32) -> impl Iterator<Item = &Need> {
-        self.ways
+        self.alternatives
             .iter()
-            .flat_map(|way| &way.parts)
+            .flat_map(|alternative| &alternative.parts)
             .filter_map(move |part| part.needs[make as usize].as_ref())
     }
 
     /// Nodes in its way: those it names, where it takes no others.
     pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
-        let takes_others = |way: &JobAlternative| way.nodes as usize > self.named.len();
-        if self.named.is_empty() || self.ways.iter().all(takes_others) {
+        let takes_others =
+            |alternative: &JobAlternative| alternative.nodes as usize > self.named.len();
+        if self.named.is_empty() || self.alternatives.iter().all(takes_others) {
             return Cow::Borrowed(&self.candidates.up);
         }
         let mut named = FixedBitSet::with_capacity(self.candidates.up.len());
@@ -238,8 +247,8 @@ impl JobClass {
     }
 
     /// CPUs that a node must have free now to be worth looking at.
-    pub fn least_cpus(&self, way: usize, part: usize) -> u32 {
-        self.ways[way].parts[part]
+    pub fn least_cpus(&self, alternative: usize, part: usize) -> u32 {
+        self.alternatives[alternative].parts[part]
             .needs
             .iter()
             .flatten()
@@ -249,8 +258,11 @@ impl JobClass {
     }
 
     /// Whole GPUs that a node must have free now to be worth looking at.
-    pub fn least_gpus(&self, way: usize, part: usize) -> usize {
-        let needs = self.ways[way].parts[part].needs.iter().flatten();
+    pub fn least_gpus(&self, alternative: usize, part: usize) -> usize {
+        let needs = self.alternatives[alternative].parts[part]
+            .needs
+            .iter()
+            .flatten();
         needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
     }
 }
@@ -346,7 +358,7 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
 
 /// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
 pub fn lack(
-    way: &JobAlternative,
+    alternative: &JobAlternative,
     candidates: &Candidates,
     up: bool,
     cluster: &Cluster,
@@ -357,7 +369,7 @@ pub fn lack(
         &candidates.all_by_make
     };
     let mut before = 0;
-    for part in &way.parts {
+    for part in &alternative.parts {
         before += part.count;
         let fitting: u32 = by_make
             .iter()

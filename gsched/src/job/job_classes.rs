@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// All shapes seen, by number.
+/// All job classes seen, by number.
 #[derive(Debug, Default)]
 pub struct JobClasses {
     pub list: Vec<JobClass>,
@@ -102,16 +102,16 @@ impl JobClasses {
         if self.by_spec.len() > 2 * waiting + 1000 || self.list.len() > 2 * waiting + 1000 {
             self.clear();
         }
-        for shape in self.looked_at.drain(..) {
-            self.list[shape as usize].pass = ClassFindings::default();
+        for job_class in self.looked_at.drain(..) {
+            self.list[job_class as usize].pass = ClassFindings::default();
         }
     }
 
     /// To note what the pass under way finds out.
-    pub(crate) fn of_pass(&mut self, shape: JobClassId) -> &mut ClassFindings {
-        let pass = &mut self.list[shape as usize].pass;
+    pub(crate) fn of_pass(&mut self, job_class: JobClassId) -> &mut ClassFindings {
+        let pass = &mut self.list[job_class as usize].pass;
         if !std::mem::replace(&mut pass.is_looked_at, true) {
-            self.looked_at.push(shape);
+            self.looked_at.push(job_class);
         }
         pass
     }
@@ -132,22 +132,23 @@ impl JobClasses {
                 (snapshot, cluster, windows),
             );
         }
-        if let Some((spec, shape)) = &self.last
+        if let Some((spec, job_class)) = &self.last
             && Arc::ptr_eq(spec, &job.spec)
         {
-            return *shape;
+            return *job_class;
         }
         let address = Arc::as_ptr(&job.spec) as usize;
-        let shape = match self.by_spec.get(&address) {
-            Some((_, shape)) => *shape,
+        let job_class = match self.by_spec.get(&address) {
+            Some((_, job_class)) => *job_class,
             None => {
-                let shape = self.intern(&job.spec, partition, &[], (snapshot, cluster, windows));
-                self.by_spec.insert(address, (job.spec.clone(), shape));
-                shape
+                let job_class =
+                    self.intern(&job.spec, partition, &[], (snapshot, cluster, windows));
+                self.by_spec.insert(address, (job.spec.clone(), job_class));
+                job_class
             }
         };
-        self.last = Some((job.spec.clone(), shape));
-        shape
+        self.last = Some((job.spec.clone(), job_class));
+        job_class
     }
 
     fn intern(
@@ -163,11 +164,11 @@ impl JobClasses {
             claim: windows.claim(spec, &snapshot.policy),
             barred: barred.to_vec(),
         };
-        if let Some(shape) = self.by_key.get(&key) {
-            return *shape;
+        if let Some(job_class) = self.by_key.get(&key) {
+            return *job_class;
         }
-        let shape = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
-        self.list.push(shape);
+        let job_class = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
+        self.list.push(job_class);
         let id = self.list.len() as JobClassId - 1;
         self.by_key.insert(key, id);
         id
@@ -235,13 +236,13 @@ impl JobClasses {
         } else {
             candidates
         };
-        let shape = JobClass {
+        let job_class = JobClass {
             partition,
             spec: spec.clone(),
             claim,
             barred: barred.to_vec(),
             behind: crate::job::reason::behind_others(&needs(request, &demands)),
-            ways: demands
+            alternatives: demands
                 .iter()
                 .map(|demand| JobAlternative::new(demand, spec, &candidates, cluster))
                 .collect(),
@@ -254,9 +255,9 @@ impl JobClasses {
             pass: ClassFindings::default(),
             candidates,
         };
-        let never =
-            never.or_else(|| crate::job::never_fits::never(&shape, &demands, snapshot, cluster));
-        JobClass { never, ..shape }
+        let never = never
+            .or_else(|| crate::job::never_fits::never(&job_class, &demands, snapshot, cluster));
+        JobClass { never, ..job_class }
     }
 }
 

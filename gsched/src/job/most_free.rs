@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where most is free now, in words.
-pub fn what_is_free(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
-    let candidates = &*shape.in_question();
-    let request = &shape.spec.request;
+pub fn what_is_free(job_class: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
+    let candidates = &*job_class.in_question();
+    let request = &job_class.spec.request;
     let makes = &cluster.makes.list;
     // Where not any GPU will do, only those that would are counted.
     let is_named = |one: &GpuAlternative| {
@@ -31,7 +31,7 @@ pub fn what_is_free(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) ->
         && makes
             .iter()
             .all(|make| make.groups.iter().all(|group| group.part == GpuPart::Whole));
-    let kinds_on = |at: usize| match shape.need(0, 0, cluster.nodes[at].make) {
+    let kinds_on = |at: usize| match job_class.need(0, 0, cluster.nodes[at].make) {
         Some(need) if need.whole() > 0 => need.groups,
         None if names_kind => 0,
         _ => {
@@ -45,7 +45,7 @@ pub fn what_is_free(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) ->
         let of = |at: usize| {
             let free = cluster.room(at).profile.free_at(cluster.now);
             // Where none is free, a node that has the kind says more than one that has not.
-            let has_kind = !names_kind || shape.need(0, 0, cluster.nodes[at].make).is_some();
+            let has_kind = !names_kind || job_class.need(0, 0, cluster.nodes[at].make).is_some();
             (
                 free.gpus_in(kinds_on(at)),
                 has_kind,
@@ -81,7 +81,7 @@ pub fn what_is_free(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) ->
                 &makes[cluster.nodes[at].make as usize],
                 named,
             );
-            let others = crate::job::sharing::others_room(shape, snapshot, cluster);
+            let others = crate::job::sharing::others_room(job_class, snapshot, cluster);
             format!("most is free on {name}: {gpus}, {cpus} and {mem} of memory{others}")
         }
         None => "no node is available".into(),

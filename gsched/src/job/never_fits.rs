@@ -12,17 +12,17 @@ use gpolicy::feasibility::impossible::{could_be_cut, unfit_of};
 
 /// What no so many leaf switches have for it.
 pub(crate) fn too_few_below(
-    shape: &JobClass,
+    job_class: &JobClass,
     demands: &[Demand],
     snapshot: &Snapshot,
 ) -> Option<Reason> {
-    let partition = &snapshot.config.partitions[shape.partition];
+    let partition = &snapshot.config.partitions[job_class.partition];
     let topology = &snapshot.config.scheduler.topology;
-    let request = &shape.spec.request;
+    let request = &job_class.spec.request;
     if request.switches.is_none() || topology.switches.is_empty() {
         return None;
     }
-    let nodes: Vec<_> = shape
+    let nodes: Vec<_> = job_class
         .candidates
         .all
         .ones()
@@ -52,14 +52,14 @@ pub(crate) fn too_few_below(
 
 /// The reason of a job that would not fit even if nothing else ran.
 pub fn never(
-    shape: &JobClass,
+    job_class: &JobClass,
     demands: &[Demand],
     snapshot: &Snapshot,
     cluster: &Cluster,
 ) -> Option<Reason> {
-    let partition = &snapshot.config.partitions[shape.partition].name;
-    let candidates = &shape.candidates;
-    if let Some(list) = &shape.spec.request.nodelist {
+    let partition = &snapshot.config.partitions[job_class.partition].name;
+    let candidates = &job_class.candidates;
+    if let Some(list) = &job_class.spec.request.nodelist {
         let known = |name: &&str| {
             candidates
                 .all
@@ -71,9 +71,18 @@ pub fn never(
             return Some(Reason::new(ReasonCode::BadConstraints, text));
         }
     }
-    let named: Vec<_> = shape.named.iter().map(|at| &snapshot.nodes[*at]).collect();
-    let unfit =
-        |demand: &Demand| unfit_of(demand, &named, &snapshot.config.partitions[shape.partition]);
+    let named: Vec<_> = job_class
+        .named
+        .iter()
+        .map(|at| &snapshot.nodes[*at])
+        .collect();
+    let unfit = |demand: &Demand| {
+        unfit_of(
+            demand,
+            &named,
+            &snapshot.config.partitions[job_class.partition],
+        )
+    };
     if demands.iter().all(|demand| unfit(demand).is_some())
         && let Some((demand, node)) = demands
             .iter()
@@ -86,16 +95,16 @@ pub fn never(
         );
         return Some(Reason::new(ReasonCode::BadConstraints, text));
     }
-    let named_up = shape.named.iter().all(|at| candidates.up.contains(*at));
+    let named_up = job_class.named.iter().all(|at| candidates.up.contains(*at));
     if named_up
-        && shape
-            .ways
+        && job_class
+            .alternatives
             .iter()
-            .any(|way| job_class::lack(way, candidates, true, cluster).is_none())
+            .any(|alternative| job_class::lack(alternative, candidates, true, cluster).is_none())
     {
-        return too_few_below(shape, demands, snapshot);
+        return too_few_below(job_class, demands, snapshot);
     }
-    if snapshot.config.partitions[shape.partition].mig == MigCuts::Planned && named_up {
+    if snapshot.config.partitions[job_class.partition].mig == MigCuts::Planned && named_up {
         let up: Vec<_> = candidates.up.ones().map(|at| &snapshot.nodes[at]).collect();
         // Not as the GPUs are cut now: it waits until they are cut for it.
         if demands.iter().any(|demand| could_be_cut(demand, &up)) {
@@ -120,7 +129,7 @@ pub fn never(
     };
     if demands.iter().any(would) {
         let barred = |node: &SchedNode| {
-            let one = shape.barred.iter().find(|one| one.node == node.id)?;
+            let one = job_class.barred.iter().find(|one| one.node == node.id)?;
             Some(format!(
                 "failed to start it, tried there again at {}: {}",
                 one.until, one.text
@@ -144,7 +153,7 @@ pub fn never(
         return Some(Reason::new(ReasonCode::ReqNodeNotAvail, text));
     }
     let text = format!("needs {needs}; partition {partition:?} has no such nodes");
-    let code = if shape.spec.request.constraint.is_some() && candidates.all.is_clear() {
+    let code = if job_class.spec.request.constraint.is_some() && candidates.all.is_clear() {
         ReasonCode::BadConstraints
     } else {
         ReasonCode::PartitionConfig

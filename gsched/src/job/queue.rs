@@ -22,19 +22,19 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Some may be empty.
-    pub lines: Vec<QueueGroup>,
+    pub groups: Vec<QueueGroup>,
     by_key: BTreeMap<GroupKey, u32>,
     empty: Vec<u32>,
     /// By place among the pending.
     places: Vec<QueuePlace>,
-    /// Jobs that may stand in a line from then on.
+    /// Jobs that may stand in a queue group from then on.
     later: BTreeSet<(Timestamp, usize)>,
-    /// Reasons of jobs in no line that they do not have yet.
+    /// Reasons of jobs in no queue group that they do not have yet.
     untold: BTreeMap<usize, Reason>,
     scale: Scale,
     owners: Owners,
     qos: Names,
-    /// Of the shapes that lines name.
+    /// Of the job classes that queue groups name.
     era: u64,
     /// How often it was made anew: owners have other numbers then.
     pub made: u64,
@@ -43,14 +43,14 @@ pub(crate) struct Queue {
 /// Where a pending job stands.
 #[derive(Clone, Copy, Debug)]
 struct QueuePlace {
-    /// `None`: in no line.
-    line: Option<u32>,
+    /// `None`: in no queue group.
+    group: Option<u32>,
     turn: QueueTurn,
     owner: u32,
     sort: Sort,
 }
 
-/// The order within a line, and between jobs of one priority.
+/// The order within a queue group, and between jobs of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueTurn {
     /// Shortest first: the limit in seconds; otherwise nothing.
@@ -62,17 +62,17 @@ pub(crate) struct QueueTurn {
     choice: u32,
 }
 
-/// Jobs of one shape on the same terms, in order.
+/// Jobs of one job class on the same terms, in order.
 #[derive(Debug)]
 pub(crate) struct QueueGroup {
     key: GroupKey,
     pub partition: usize,
-    pub shape: JobClassId,
+    pub job_class: JobClassId,
     pub owner: u32,
     pub tier: u32,
     /// Without age and fair share.
     factors: Factors,
-    /// One job that is looked at for itself in each pass: more than its shape decides about it.
+    /// One job that is looked at for itself in each pass: more than its job class decides about it.
     pub alone: bool,
     pub turns: VecDeque<QueueTurn>,
     /// In the order of `turns`: limits, places among the pending, and since when each is eligible.
@@ -84,7 +84,7 @@ pub(crate) struct QueueGroup {
     untold: BTreeSet<QueueTurn>,
 }
 
-/// Partition, shape, owner, QOS, then what else priorities and limits are made of. The last part is a job's own.
+/// Partition, job class, owner, QOS, then what else priorities and limits are made of. The last part is a job's own.
 type GroupKey = (
     usize,
     JobClassId,
@@ -104,20 +104,20 @@ struct Owners {
     list: Vec<(u32, u32, u32)>,
 }
 
-/// What a job's line is found with.
+/// What a job's queue group is found with.
 pub(crate) struct GroupContext<'a> {
     pub snapshot: &'a Snapshot,
     pub cluster: &'a mut Cluster,
     pub windows: &'a Windows,
-    pub shapes: &'a mut JobClasses,
+    pub job_classes: &'a mut JobClasses,
 }
 
 impl Queue {
-    /// Brings the lines up to a snapshot. `changes` since the last one, where they are known.
+    /// Brings the queue groups up to a snapshot. `changes` since the last one, where they are known.
     pub fn sync(&mut self, known: &mut GroupContext, changes: Option<&Changes>) {
         let snapshot = known.snapshot;
         let hint = changes.filter(|changes| {
-            !changes.everything && !changes.all_pending && self.era == known.shapes.era()
+            !changes.everything && !changes.all_pending && self.era == known.job_classes.era()
         });
         let mut places: BTreeSet<usize> = match hint {
             Some(changes) => changes.pending.clone(),
@@ -126,7 +126,7 @@ impl Queue {
                 known.cluster.usual.queue_is_known = true;
                 *self = Self {
                     scale: Scale::new(&snapshot.config, &snapshot.policy, &snapshot.nodes),
-                    era: known.shapes.era(),
+                    era: known.job_classes.era(),
                     made: self.made + 1,
                     ..Self::default()
                 };
@@ -161,23 +161,23 @@ impl Queue {
         };
         let owner = std::mem::replace(&mut was.owner, u32::MAX);
         usual.job_goes(std::mem::replace(&mut was.sort, NO_SORT));
-        let (line, turn) = (was.line.take(), was.turn);
+        let (group, turn) = (was.group.take(), was.turn);
         if let Some(count) = self.owners.list.get_mut(owner as usize) {
             count.2 -= 1;
         }
         self.untold.remove(&place);
-        let Some(number) = line else { return };
-        let line = &mut self.lines[number as usize];
-        let Ok(at) = line.turns.binary_search(&turn) else {
+        let Some(number) = group else { return };
+        let group = &mut self.groups[number as usize];
+        let Ok(at) = group.turns.binary_search(&turn) else {
             return;
         };
-        line.turns.remove(at);
-        line.secs.remove(at);
-        line.at.remove(at);
-        line.eligible.remove(at);
-        line.untold.remove(&turn);
-        if line.turns.is_empty() {
-            self.by_key.remove(&line.key);
+        group.turns.remove(at);
+        group.secs.remove(at);
+        group.at.remove(at);
+        group.eligible.remove(at);
+        group.untold.remove(&turn);
+        if group.turns.is_empty() {
+            self.by_key.remove(&group.key);
             self.empty.push(number);
         }
     }
@@ -188,7 +188,7 @@ impl Queue {
         self.owners.list[owner as usize].2 += 1;
         let turn = QueueTurn::of(job, known.snapshot.config.scheduler.order);
         let none = QueuePlace {
-            line: None,
+            group: None,
             turn: QueueTurn::default(),
             owner: u32::MAX,
             sort: NO_SORT,
@@ -201,7 +201,7 @@ impl Queue {
             self.places.resize(place + 1, none);
         }
         self.places[place] = QueuePlace {
-            line: None,
+            group: None,
             turn,
             owner,
             sort,
@@ -215,15 +215,15 @@ impl Queue {
                     self.untold.insert(place, reason);
                 }
             }
-            Ok((partition, shape)) => {
-                let line = self.line_for(job, (partition, shape), owner, turn, known);
-                self.places[place].line = Some(line);
-                self.lines[line as usize].add(job, place, turn);
+            Ok((partition, job_class)) => {
+                let group = self.group_for(job, (partition, job_class), owner, turn, known);
+                self.places[place].group = Some(group);
+                self.groups[group as usize].add(job, place, turn);
             }
         }
     }
 
-    /// Partition and shape of a job, or why it stands in no line.
+    /// Partition and job class of a job, or why it stands in no queue group.
     fn stand(
         &self,
         job: &PendingJob,
@@ -237,16 +237,17 @@ impl Queue {
         if let Some(reason) = standing(job, &snapshot.config.partitions[partition], snapshot) {
             return Err(reason);
         }
-        let shape = known
-            .shapes
-            .of(job, partition, snapshot, known.cluster, known.windows);
-        match &known.shapes.list[shape as usize].never {
+        let job_class =
+            known
+                .job_classes
+                .of(job, partition, snapshot, known.cluster, known.windows);
+        match &known.job_classes.list[job_class as usize].never {
             Some(never) => Err(never.clone()),
-            None => Ok((partition, shape)),
+            None => Ok((partition, job_class)),
         }
     }
 
-    fn line_for(
+    fn group_for(
         &mut self,
         job: &PendingJob,
         of: (usize, JobClassId),
@@ -263,21 +264,21 @@ impl Queue {
             spec.priority,
             job.nice,
         );
-        let shape = &known.shapes.list[of.1 as usize];
+        let job_class = &known.job_classes.list[of.1 as usize];
         let mut key: GroupKey = (of.0, of.1, owner, qos, terms, None);
-        let alone = is_special(job, shape) || {
-            // Age must fall along the line, or its first would not always be the first.
-            let line = self
+        let alone = is_special(job, job_class) || {
+            // Age must fall along the queue group, or its first would not always be the first.
+            let group = self
                 .by_key
                 .get(&key)
-                .map(|line| &self.lines[*line as usize]);
-            line.is_some_and(|line| !line.takes(job, turn))
+                .map(|group| &self.groups[*group as usize]);
+            group.is_some_and(|group| !group.takes(job, turn))
         };
         if alone {
             key.5 = Some((job.id, turn.is_array));
         }
-        if let Some(line) = self.by_key.get(&key) {
-            return *line;
+        if let Some(group) = self.by_key.get(&key) {
+            return *group;
         }
         let (tier, factors) =
             self.scale
@@ -286,10 +287,10 @@ impl Queue {
             nice: job.nice,
             ..factors
         };
-        let line = QueueGroup {
+        let group = QueueGroup {
             key,
             partition: of.0,
-            shape: of.1,
+            job_class: of.1,
             owner,
             tier,
             factors,
@@ -303,19 +304,19 @@ impl Queue {
         };
         let number = match self.empty.pop() {
             Some(number) => {
-                self.lines[number as usize] = line;
+                self.groups[number as usize] = group;
                 number
             }
             None => {
-                self.lines.push(line);
-                self.lines.len() as u32 - 1
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
             }
         };
         self.by_key.insert(key, number);
         number
     }
 
-    /// Reasons of jobs in no line that they do not have yet, by their places.
+    /// Reasons of jobs in no queue group that they do not have yet, by their places.
     pub fn untold(&self) -> impl Iterator<Item = (usize, &Reason)> + '_ {
         self.untold.iter().map(|(place, reason)| (*place, reason))
     }
@@ -340,28 +341,28 @@ impl Queue {
     /// Tells jobs that were passed over why they wait, those that do not know: by their places.
     pub fn tell(
         &mut self,
-        line: u32,
+        group: u32,
         passed: &[Range<usize>],
         reason: &Reason,
         snapshot: &Snapshot,
         told: &mut Vec<(usize, Reason)>,
     ) {
-        let line = &mut self.lines[line as usize];
-        if line.said != *reason {
-            line.said = reason.clone();
-            let others = line
+        let group = &mut self.groups[group as usize];
+        if group.said != *reason {
+            group.said = reason.clone();
+            let others = group
                 .at
                 .iter()
-                .zip(&line.turns)
+                .zip(&group.turns)
                 .filter(|(at, _)| snapshot.pending[**at as usize].reason != *reason);
-            line.untold = others.map(|(_, turn)| *turn).collect();
+            group.untold = others.map(|(_, turn)| *turn).collect();
         }
-        for turn in &line.untold {
-            let Ok(at) = line.turns.binary_search(turn) else {
+        for turn in &group.untold {
+            let Ok(at) = group.turns.binary_search(turn) else {
                 continue;
             };
             if passed.iter().any(|range| range.contains(&at)) {
-                told.push((line.at[at] as usize, reason.clone()));
+                told.push((group.at[at] as usize, reason.clone()));
             }
         }
     }
@@ -392,7 +393,7 @@ impl QueueGroup {
                 .is_none_or(|behind| job.eligible <= *behind)
     }
 
-    /// Factors of the job in a place of the line.
+    /// Factors of the job in a place of the queue group.
     pub fn factors(&self, at: usize, fair_share: u32, snapshot: &Snapshot) -> Factors {
         let shared = Factors {
             fair_share,
@@ -429,8 +430,8 @@ impl QueueTurn {
     }
 }
 
-/// More than its shape and its limit decides when it starts.
-fn is_special(job: &PendingJob, shape: &JobClass) -> bool {
+/// More than its job class and its limit decides when it starts.
+fn is_special(job: &PendingJob, job_class: &JobClass) -> bool {
     let spec = &job.spec;
     job.particulars.positions.is_some()
         || job.particulars.room.is_some()
@@ -440,7 +441,7 @@ fn is_special(job: &PendingJob, shape: &JobClass) -> bool {
         || spec.deadline.is_some()
         || !spec.licences.is_empty()
         || spec.request.switches.is_some()
-        || shape.claim.own().is_some()
+        || job_class.claim.own().is_some()
 }
 
 impl Owners {

@@ -7,13 +7,15 @@ use crate::snapshot::Snapshot;
 use gpolicy::feasibility::share_request::asks_for_share;
 
 /// Why room on shared GPUs is none for a job; empty where that is not so.
-pub(crate) fn others_room(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
-    if !asks_for_share(&shape.spec.request) {
+pub(crate) fn others_room(job_class: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
+    if !asks_for_share(&job_class.spec.request) {
         return String::new();
     }
-    let nodes = shape.candidates.up.ones().filter_map(|at| {
+    let nodes = job_class.candidates.up.ones().filter_map(|at| {
         let track = &cluster.nodes[at];
-        let need = shape.need(0, 0, track.make).filter(|need| need.milli > 0)?;
+        let need = job_class
+            .need(0, 0, track.make)
+            .filter(|need| need.milli > 0)?;
         let count = cluster.room(at).shared_otherwise(need, cluster.now);
         (count > 0).then_some((count, &snapshot.nodes[at].name))
     });

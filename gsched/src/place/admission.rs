@@ -6,8 +6,8 @@ use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
 use gpolicy::limits::secs_text;
 
-pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
-    let reserved = &pass.memory.windows.list[pass.shape(shape).claim.own()?];
+pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> Option<Reason> {
+    let reserved = &pass.memory.windows.list[pass.job_class(job_class).claim.own()?];
     let name = &reserved.reservation.name;
     let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
     if !reserved.admits(job, &pass.snapshot.policy) {
@@ -38,8 +38,8 @@ pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> 
 }
 
 /// Whether a job that its own reservation does not admit now fits into a window of it that comes.
-pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
-    let Some(own) = pass.shape(shape).claim.own() else {
+pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
+    let Some(own) = pass.job_class(job_class).claim.own() else {
         return false;
     };
     let reserved = &pass.memory.windows.list[own];

@@ -15,41 +15,50 @@ use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
 
 /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
-pub(crate) fn secs_from(pass: &Pass, job: &PendingJob, shape: JobClassId, at: Timestamp) -> u32 {
+pub(crate) fn secs_from(
+    pass: &Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    at: Timestamp,
+) -> u32 {
     pass.memory
         .windows
-        .secs_from(pass.shape(shape).claim, at, job.held_secs())
+        .secs_from(pass.job_class(job_class).claim, at, job.held_secs())
 }
 
-pub(crate) fn secs_now(pass: &Pass, job: &PendingJob, shape: JobClassId) -> u32 {
-    secs_from(pass, job, shape, pass.snapshot.now)
+pub(crate) fn secs_now(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> u32 {
+    secs_from(pass, job, job_class, pass.snapshot.now)
 }
 
-/// Ways that no limit stands against, as far as can be said before nodes are known.
-pub(crate) fn allowed_ways(
+/// Alternatives that no limit refuses, as far as can be said before nodes are known.
+pub(crate) fn allowed_alternatives(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     secs: u32,
 ) -> Result<Vec<usize>, WaitCause> {
-    let ways = 0..pass.shape(shape).ways.len();
+    let alternatives = 0..pass.job_class(job_class).alternatives.len();
     if pass.limits.unlimited {
-        return Ok(ways.collect());
+        return Ok(alternatives.collect());
     }
-    if let Some(no) = limit_of_class(pass, job, shape, secs) {
+    if let Some(no) = limit_of_class(pass, job, job_class, secs) {
         return Err(WaitCause::Limit(no));
     }
     let mut allowed = Vec::new();
     let mut no = None;
-    for way in ways {
-        match check_limits(pass, job, &pass.shape(shape).ways[way].take) {
-            Ok(_) => allowed.push(way),
+    for alternative in alternatives {
+        match check_limits(
+            pass,
+            job,
+            &pass.job_class(job_class).alternatives[alternative].take,
+        ) {
+            Ok(_) => allowed.push(alternative),
             Err(refusal) => no = no.or(Some(refusal)),
         }
     }
     match no {
         Some(no) if allowed.is_empty() => {
-            let claim = claim_of(job, shape, secs);
+            let claim = claim_of(job, job_class, secs);
             pass.limits.refused.insert(claim, no.clone());
             Err(WaitCause::Limit(no))
         }
@@ -61,21 +70,21 @@ pub(crate) fn allowed_ways(
 pub(crate) fn limit_of_class(
     pass: &Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     secs: u32,
 ) -> Option<LimitRefusal> {
     let refused = &pass.limits.refused;
     if refused.is_empty() {
         return None;
     }
-    refused.get(&claim_of(job, shape, secs)).cloned()
+    refused.get(&claim_of(job, job_class, secs)).cloned()
 }
 
-fn claim_of(job: &PendingJob, shape: JobClassId, secs: u32) -> LimitClaim {
+fn claim_of(job: &PendingJob, job_class: JobClassId, secs: u32) -> LimitClaim {
     let spec = &job.spec;
     let was_preempted = job.particulars.preempted.is_some();
     (
-        shape,
+        job_class,
         spec.account.clone(),
         spec.user.name.clone(),
         spec.qos.clone(),
@@ -101,24 +110,32 @@ pub(crate) fn check_limits(
 pub(crate) fn check_limits_on(
     pass: &Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    (take, way, secs): (&Take, usize, u32),
+    job_class: JobClassId,
+    (take, alternative, secs): (&Take, usize, u32),
     picked: &PickedNodes,
 ) -> Result<Option<RunClass>, LimitRefusal> {
     let class = check_limits(pass, job, take)?;
-    kept_idle_there(pass, job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
+    kept_idle_there(
+        pass,
+        job,
+        job_class,
+        (take, alternative, secs),
+        picked,
+        class,
+    )
+    .map_or(Ok(class), Err)
 }
 
 /// What of these nodes is kept from a job, whatever limits say: by its reservation, or idle for others.
 pub(crate) fn kept_idle_there(
     pass: &Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    (take, way, secs): (&Take, usize, u32),
+    job_class: JobClassId,
+    (take, alternative, secs): (&Take, usize, u32),
     picked: &PickedNodes,
     class: Option<RunClass>,
 ) -> Option<LimitRefusal> {
-    if let Some(short) = reserved_short(pass, shape, &take.gpus, secs) {
+    if let Some(short) = reserved_short(pass, job_class, &take.gpus, secs) {
         return Some(short);
     }
     let spares = pass.world.usage.spares_kept(job, class);
@@ -132,7 +149,7 @@ pub(crate) fn kept_idle_there(
             .filter(|(at, _)| nodes.contains(*at))
             .map(|(at, part)| (at..at + 1, part))
             .collect();
-        let taken = take_of(pass, shape, way, &there, secs).gpus;
+        let taken = take_of(pass, job_class, alternative, &there, secs).gpus;
         if let Some(reason) = pass.world.usage.kept_in(at, *keeper, &taken) {
             let kind = LimitKind::Headroom(Some(*keeper));
             return Some(LimitRefusal { kind, reason });
@@ -144,13 +161,13 @@ pub(crate) fn kept_idle_there(
 /// What a job would take of these nodes.
 pub(crate) fn take_of(
     pass: &Pass,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     picked: &PickedNodes,
     secs: u32,
 ) -> Take {
-    let (of, from) = (pass.shape(shape), pass.snapshot.now);
-    if pass.limits.unlimited && !is_counted(pass, shape) {
+    let (of, from) = (pass.job_class(job_class), pass.snapshot.now);
+    if pass.limits.unlimited && !is_counted(pass, job_class) {
         return Take::default();
     }
     let mut take = Take {
@@ -160,7 +177,7 @@ pub(crate) fn take_of(
     for (at, part) in each(picked) {
         let track = &pass.world.cluster.nodes[at];
         let make = &pass.world.cluster.makes.list[track.make as usize];
-        let Some(need) = of.need(way, part, track.make) else {
+        let Some(need) = of.need(alternative, part, track.make) else {
             continue;
         };
         take.cpus = take.cpus.saturating_add(need.cpus);
@@ -235,17 +252,21 @@ pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(
 pub(crate) fn refusing_limits(
     pass: &Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Vec<LimitRefusal> {
     if pass.limits.unlimited {
         return Vec::new();
     }
-    let of_way = |way: &JobAlternative| {
-        let mut limits = pass.world.usage.refusing_limits(job, &way.take);
+    let of_alternative = |alternative: &JobAlternative| {
+        let mut limits = pass.world.usage.refusing_limits(job, &alternative.take);
         limits.retain(|limit| limit.kind != LimitKind::Licence);
         limits
     };
-    let fewest = pass.shape(shape).ways.iter().map(of_way);
+    let fewest = pass
+        .job_class(job_class)
+        .alternatives
+        .iter()
+        .map(of_alternative);
     fewest.min_by_key(Vec::len).unwrap_or_default()
 }
 
@@ -263,6 +284,6 @@ pub(crate) fn first_refusing_limit(
         let reason = array_limit(job);
         return Some(LimitRefusal { kind, reason });
     }
-    let shape = pass.shape_of(job, partition);
-    refusing_limits(pass, job, shape).into_iter().next()
+    let job_class = pass.job_class_of(job, partition);
+    refusing_limits(pass, job, job_class).into_iter().next()
 }

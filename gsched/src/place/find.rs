@@ -22,8 +22,8 @@ pub(crate) type Check<'a> =
     &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, LimitRefusal>;
 
 /// Nodes outside of partitions with headroom.
-fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
-    let mut nodes = pass.shape(shape).candidates.up.clone();
+fn nodes_outside(pass: &Pass, job_class: JobClassId) -> FixedBitSet {
+    let mut nodes = pass.job_class(job_class).candidates.up.clone();
     pass.headroom
         .kept_idle_on
         .iter()
@@ -36,15 +36,15 @@ fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
 fn pick_beside_kept(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    (way, from, end): (usize, Timestamp, Timestamp),
+    job_class: JobClassId,
+    (alternative, from, end): (usize, Timestamp, Timestamp),
     (liked, among): (&PickedNodes, Option<&FixedBitSet>),
     is_kept: &dyn Fn(&Pass, &PickedNodes) -> bool,
 ) -> Option<PickedNodes> {
     if count(liked) < 2 {
         return None;
     }
-    let mut others = nodes_outside(pass, shape);
+    let mut others = nodes_outside(pass, job_class);
     let kept: Vec<usize> = each(liked)
         .map(|(at, _)| at)
         .filter(|at| !others.contains(*at))
@@ -57,13 +57,13 @@ fn pick_beside_kept(
         let some = (fewest + most) / 2;
         let mut only = others.clone();
         only.extend(kept[..some].iter().copied());
-        match pass.search(job, shape, |search, ask| {
+        match pass.search(job, job_class, |search, ask| {
             search.pick(
                 &Ask {
                     only: Some(&only),
                     ..*ask
                 },
-                way,
+                alternative,
                 from,
                 end,
             )
@@ -77,9 +77,17 @@ fn pick_beside_kept(
 }
 
 /// For a job that takes nodes whole: nodes below each of the largest sizes, by GPUs and by CPUs.
-pub(crate) fn smaller_nodes(pass: &Pass, shape: JobClassId, way: usize) -> Vec<FixedBitSet> {
-    let of = pass.shape(shape);
-    if !of.ways[way].parts.iter().any(|part| part.demand.exclusive) {
+pub(crate) fn smaller_nodes(
+    pass: &Pass,
+    job_class: JobClassId,
+    alternative: usize,
+) -> Vec<FixedBitSet> {
+    let of = pass.job_class(job_class);
+    if !of.alternatives[alternative]
+        .parts
+        .iter()
+        .any(|part| part.demand.exclusive)
+    {
         return Vec::new();
     }
     let cluster = &pass.world.cluster;
@@ -102,30 +110,37 @@ pub(crate) fn smaller_nodes(pass: &Pass, shape: JobClassId, way: usize) -> Vec<F
 pub(crate) fn find_nodes(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     secs: u32,
 ) -> NodesOrLimit {
-    find_nodes_by(pass, job, shape, way, secs, &|pass, take, picked| {
-        check_limits_on(pass, job, shape, (take, way, secs), picked)
-    })
+    find_nodes_by(
+        pass,
+        job,
+        job_class,
+        alternative,
+        secs,
+        &|pass, take, picked| {
+            check_limits_on(pass, job, job_class, (take, alternative, secs), picked)
+        },
+    )
 }
 
 /// The same, as `check` allows a job to take so much of some nodes.
 pub(crate) fn find_nodes_by(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     secs: u32,
     check: Check,
 ) -> NodesOrLimit {
     let Some(bounds) = nominated_bounds(pass, job) else {
-        return find_nodes_among(pass, job, shape, way, secs, None, check);
+        return find_nodes_among(pass, job, job_class, alternative, secs, None, check);
     };
     let mut found = Ok(None);
     for nodes in &bounds {
-        found = find_nodes_among(pass, job, shape, way, secs, Some(nodes), check);
+        found = find_nodes_among(pass, job, job_class, alternative, secs, Some(nodes), check);
         if matches!(found, Ok(Some(_))) {
             break;
         }
@@ -136,28 +151,28 @@ pub(crate) fn find_nodes_by(
 fn find_nodes_among(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     secs: u32,
     nodes: Option<&FixedBitSet>,
     check: Check,
 ) -> NodesOrLimit {
     let now = pass.now;
     let end = end_after(pass.snapshot.now, Some(secs));
-    let Some(picked) = pass.search(job, shape, |search, ask| {
+    let Some(picked) = pass.search(job, job_class, |search, ask| {
         search.pick(
             &Ask {
                 only: nodes,
                 ..*ask
             },
-            way,
+            alternative,
             now,
             end,
         )
     }) else {
         return Ok(None);
     };
-    let take = take_of(pass, shape, way, &picked, secs);
+    let take = take_of(pass, job_class, alternative, &picked, secs);
     let no = match check(pass, &take, &picked) {
         Ok(class) => {
             return Ok(Some(FoundNodes {
@@ -168,31 +183,31 @@ fn find_nodes_among(
         }
         Err(no) => no,
     };
-    let of_types = gpu_types_for(pass, shape)
+    let of_types = gpu_types_for(pass, job_class)
         .into_iter()
-        .map(|kind| nodes_of_type(pass, shape, &kind));
-    let outside = (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, shape));
+        .map(|kind| nodes_of_type(pass, job_class, &kind));
+    let outside = (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, job_class));
     let choices: Vec<FixedBitSet> = of_types
         .chain(outside)
-        .chain(smaller_nodes(pass, shape, way))
+        .chain(smaller_nodes(pass, job_class, alternative))
         .collect();
     for mut only in choices {
         nodes
             .into_iter()
             .for_each(|nodes| only.intersect_with(nodes));
-        let found = pass.search(job, shape, |search, ask| {
+        let found = pass.search(job, job_class, |search, ask| {
             search.pick(
                 &Ask {
                     only: Some(&only),
                     ..*ask
                 },
-                way,
+                alternative,
                 now,
                 end,
             )
         });
         let Some(picked) = found else { continue };
-        let take = take_of(pass, shape, way, &picked, secs);
+        let take = take_of(pass, job_class, alternative, &picked, secs);
         if let Ok(class) = check(pass, &take, &picked) {
             return Ok(Some(FoundNodes {
                 picked,
@@ -203,14 +218,14 @@ fn find_nodes_among(
     }
     if matches!(no.kind, LimitKind::Headroom(_)) && !pass.headroom.kept_idle_on.is_empty() {
         let said = |pass: &Pass, picked: &PickedNodes| {
-            let take = take_of(pass, shape, way, picked, secs);
+            let take = take_of(pass, job_class, alternative, picked, secs);
             check(pass, &take, picked).map(|class| (take, class))
         };
         let found = pick_beside_kept(
             pass,
             job,
-            shape,
-            (way, now, end),
+            job_class,
+            (alternative, now, end),
             (&picked, nodes),
             &|pass, picked| said(pass, picked).is_err(),
         );
@@ -227,11 +242,11 @@ fn find_nodes_among(
     Err(no)
 }
 
-/// Types of GPUs on the nodes that may run a shape.
-pub(crate) fn gpu_types_for(pass: &Pass, shape: JobClassId) -> BTreeSet<String> {
+/// Types of GPUs on the nodes that may run a job class.
+pub(crate) fn gpu_types_for(pass: &Pass, job_class: JobClassId) -> BTreeSet<String> {
     let cluster = &pass.world.cluster;
     let makes: BTreeSet<u32> = pass
-        .shape(shape)
+        .job_class(job_class)
         .candidates
         .up
         .ones()
@@ -244,9 +259,9 @@ pub(crate) fn gpu_types_for(pass: &Pass, shape: JobClassId) -> BTreeSet<String> 
 }
 
 /// Nodes that have no GPUs but of one type.
-pub(crate) fn nodes_of_type(pass: &Pass, shape: JobClassId, kind: &str) -> FixedBitSet {
+pub(crate) fn nodes_of_type(pass: &Pass, job_class: JobClassId, kind: &str) -> FixedBitSet {
     let cluster = &pass.world.cluster;
-    let mut nodes = pass.shape(shape).candidates.up.clone();
+    let mut nodes = pass.job_class(job_class).candidates.up.clone();
     let of_type = |make: &u32| {
         cluster.makes.list[*make as usize]
             .groups

@@ -172,8 +172,9 @@ pub(crate) fn hold_counted(pass: &mut Pass) {
 }
 
 /// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
-pub(crate) fn lift_counted(pass: &mut Pass, shape: JobClassId) -> Option<LiftedHolds> {
-    let at = place_of_counted(pass, shape).filter(|at| !pass.world.reservations[*at].is_lifted)?;
+pub(crate) fn lift_counted(pass: &mut Pass, job_class: JobClassId) -> Option<LiftedHolds> {
+    let at =
+        place_of_counted(pass, job_class).filter(|at| !pass.world.reservations[*at].is_lifted)?;
     let counted = &mut pass.world.reservations[at];
     counted.is_lifted = true;
     let lifted = LiftedHolds {
@@ -202,8 +203,8 @@ pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<LiftedHolds>) {
     };
 }
 
-pub(crate) fn place_of_counted(pass: &Pass, shape: JobClassId) -> Option<usize> {
-    let own = pass.shape(shape).claim.own()?;
+pub(crate) fn place_of_counted(pass: &Pass, job_class: JobClassId) -> Option<usize> {
+    let own = pass.job_class(job_class).claim.own()?;
     pass.world
         .reservations
         .iter()
@@ -212,9 +213,9 @@ pub(crate) fn place_of_counted(pass: &Pass, shape: JobClassId) -> Option<usize> 
 
 fn left_of<'p>(
     pass: &'p Pass,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<(&'p Reservation, &'p ReservationBalance)> {
-    let counted = Some(&pass.world.reservations[place_of_counted(pass, shape)?])
+    let counted = Some(&pass.world.reservations[place_of_counted(pass, job_class)?])
         .filter(|counted| !counted.flex)?;
     Some((
         &pass.memory.windows.list[counted.reservation].reservation,
@@ -222,28 +223,30 @@ fn left_of<'p>(
     ))
 }
 
-/// Whether jobs of a shape take from a reservation that bounds them.
-pub(crate) fn is_counted(pass: &Pass, shape: JobClassId) -> bool {
-    left_of(pass, shape).is_some()
+/// Whether jobs of a job class take from a reservation that bounds them.
+pub(crate) fn is_counted(pass: &Pass, job_class: JobClassId) -> bool {
+    left_of(pass, job_class).is_some()
 }
 
-/// Ways for which the job's reservation has GPUs left, as far as can be said before nodes are known.
-pub(crate) fn reserved_ways(
+/// Alternatives for which the job's reservation has GPUs left, as far as can be said before nodes are known.
+pub(crate) fn reserved_alternatives(
     pass: &Pass,
-    shape: JobClassId,
-    mut ways: Vec<usize>,
+    job_class: JobClassId,
+    mut alternatives: Vec<usize>,
     secs: u32,
 ) -> Result<Vec<usize>, WaitCause> {
-    let Some((reservation, left)) = left_of(pass, shape) else {
-        return Ok(ways);
+    let Some((reservation, left)) = left_of(pass, job_class) else {
+        return Ok(alternatives);
     };
     let mut first = None;
-    ways.retain(|way| {
+    alternatives.retain(|alternative| {
         match short_of(
             pass,
             reservation,
             left,
-            &pass.shape(shape).ways[*way].take.gpus,
+            &pass.job_class(job_class).alternatives[*alternative]
+                .take
+                .gpus,
             secs,
         ) {
             None => true,
@@ -254,19 +257,19 @@ pub(crate) fn reserved_ways(
         }
     });
     match first {
-        Some(wait) if ways.is_empty() => Err(wait),
-        _ => Ok(ways),
+        Some(wait) if alternatives.is_empty() => Err(wait),
+        _ => Ok(alternatives),
     }
 }
 
 /// What of a job's reservation is short of these GPUs, thousandths by type.
 pub(crate) fn reserved_short(
     pass: &Pass,
-    shape: JobClassId,
+    job_class: JobClassId,
     gpus: &BTreeMap<String, u64>,
     secs: u32,
 ) -> Option<LimitRefusal> {
-    let (reservation, left) = left_of(pass, shape)?;
+    let (reservation, left) = left_of(pass, job_class)?;
     let kind = LimitKind::Reservation;
     match short_of(pass, reservation, left, gpus, secs)? {
         WaitCause::Limit(limit) => Some(limit),
@@ -318,15 +321,17 @@ pub(crate) fn short_of(
 /// The first time from `from` on at which a job's reservation has enough left for one of its ways until its end.
 pub(crate) fn reserved_first(
     pass: &Pass,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     from: Timestamp,
     end: impl Fn(Timestamp) -> Timestamp,
 ) -> Option<Timestamp> {
-    let Some((_, left)) = left_of(pass, shape) else {
+    let Some((_, left)) = left_of(pass, job_class) else {
         return Some(from);
     };
-    let wanted = &pass.shape(shape).ways[way].take.gpus;
+    let wanted = &pass.job_class(job_class).alternatives[alternative]
+        .take
+        .gpus;
     let has_room = |at: &Timestamp| {
         kinds(wanted).all(|(kind, wants)| wants <= left.least(kind, *at, end(*at)))
     };
@@ -337,11 +342,11 @@ pub(crate) fn reserved_first(
 /// A job of a reservation of GPUs starts: that is taken from it.
 pub(crate) fn take_reserved(
     pass: &mut Pass,
-    shape: JobClassId,
+    job_class: JobClassId,
     allocation: &[(usize, NodeShare)],
     window: Window,
 ) {
-    let Some(at) = place_of_counted(pass, shape) else {
+    let Some(at) = place_of_counted(pass, job_class) else {
         return;
     };
     for (_, share) in allocation {
@@ -391,15 +396,15 @@ pub(crate) fn promise_reserved(
 }
 
 /// Whether GPUs that are set apart for others may begin to be so within its limit.
-pub(crate) fn may_reach_counted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
-    job.window_secs() > job.held_secs() && set_apart_beside(pass, shape).next().is_some()
+pub(crate) fn may_reach_counted(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
+    job.window_secs() > job.held_secs() && set_apart_beside(pass, job_class).next().is_some()
 }
 
 fn set_apart_beside<'p>(
     pass: &'p Pass,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> impl Iterator<Item = &'p (usize, Hold)> {
-    let own = pass.shape(shape).claim.own();
+    let own = pass.job_class(job_class).claim.own();
     pass.world
         .reservations
         .iter()
@@ -411,17 +416,17 @@ fn set_apart_beside<'p>(
 pub(crate) fn earliest_clear(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     (from, until): Window,
     look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, PickedNodes)>,
 ) -> Option<(Timestamp, PickedNodes)> {
     let mut from = from;
-    let mut only = pass.shape(shape).candidates.up.clone();
+    let mut only = pass.job_class(job_class).candidates.up.clone();
     // When the first of the nodes that are left out may be taken again.
     let mut again: Option<Timestamp> = None;
     for _ in 0..MOST_LOOKS {
-        let found = pass.search(job, shape, |search, ask| {
+        let found = pass.search(job, job_class, |search, ask| {
             look(
                 search,
                 &Ask {
@@ -434,14 +439,14 @@ pub(crate) fn earliest_clear(
         let found = found.filter(|(at, _)| again.is_none_or(|again| *at <= again));
         let Some((at, picked)) = found else {
             from = again.take().filter(|again| *again < until)?;
-            only.clone_from(&pass.shape(shape).candidates.up);
+            only.clone_from(&pass.job_class(job_class).candidates.up);
             continue;
         };
         let reached: Vec<(usize, Timestamp)> = each(&picked)
             .filter_map(|(node, part)| {
                 Some((
                     node,
-                    reaches_counted(pass, job, shape, (way, part), node, at)?,
+                    reaches_counted(pass, job, job_class, (alternative, part), node, at)?,
                 ))
             })
             .collect();
@@ -460,18 +465,18 @@ pub(crate) fn earliest_clear(
 fn reaches_counted(
     pass: &Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    (way, part): (usize, usize),
+    job_class: JobClassId,
+    (alternative, part): (usize, usize),
     node: usize,
     at: Timestamp,
 ) -> Option<Timestamp> {
     let make = pass.world.cluster.nodes[node].make;
-    let need = pass.shape(shape).need(way, part, make)?;
+    let need = pass.job_class(job_class).need(alternative, part, make)?;
     let (believed, end) = (
         at.plus_secs(i64::from(job.held_secs())),
         at.plus_secs(i64::from(job.window_secs())),
     );
-    let within: Vec<&Hold> = set_apart_beside(pass, shape)
+    let within: Vec<&Hold> = set_apart_beside(pass, job_class)
         .filter(|(on, hold)| *on == node && hold.from < end && hold.to > believed)
         .map(|(_, hold)| hold)
         .collect();

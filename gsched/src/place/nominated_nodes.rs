@@ -17,8 +17,8 @@ const LATE_SECS: i64 = 60;
 pub(crate) fn hold_idle_part(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     picked: &PickedNodes,
     at: Timestamp,
 ) -> Option<Holds> {
@@ -30,12 +30,12 @@ pub(crate) fn hold_idle_part(
         .filter(|_| now < at)?
         .clone();
     let cluster = &mut *pass.world.cluster;
-    let of = &pass.memory.shapes.list[shape as usize];
+    let of = &pass.memory.job_classes.list[job_class as usize];
     let mut holds = Vec::new();
     for (node, part) in each(picked) {
         let track = &cluster.nodes[node];
         let need = of
-            .need(way, part, track.make)
+            .need(alternative, part, track.make)
             .filter(|need| freed.contains(&track.id) && need.milli == 0);
         let Some(need) = need.filter(|need| cluster.fits(node, need, from, at)) else {
             continue;
@@ -93,12 +93,12 @@ pub(crate) fn nominated_bounds(pass: &Pass, job: &PendingJob) -> Option<Vec<Fixe
 pub(crate) fn earliest_within(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     bounds: &[FixedBitSet],
     look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, PickedNodes)>,
 ) -> Option<(Timestamp, PickedNodes)> {
     bounds.iter().find_map(|only| {
-        pass.search(job, shape, |search, ask| {
+        pass.search(job, job_class, |search, ask| {
             look(
                 search,
                 &Ask {

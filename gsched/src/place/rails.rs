@@ -40,20 +40,27 @@ pub(crate) fn aligned(
     memory: &Memory,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, shape, way): (&PickedNodes, JobClassId, usize),
+    (picked, job_class, alternative): (&PickedNodes, JobClassId, usize),
     span: (Timestamp, Timestamp),
 ) -> BTreeMap<usize, Vec<u16>> {
     if count(picked) < 2 || !memory.network.has_rails() {
         return BTreeMap::new();
     }
-    find(memory, cluster, snapshot, (picked, shape, way), span).unwrap_or_default()
+    find(
+        memory,
+        cluster,
+        snapshot,
+        (picked, job_class, alternative),
+        span,
+    )
+    .unwrap_or_default()
 }
 
 fn find(
     memory: &Memory,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, shape, way): (&PickedNodes, JobClassId, usize),
+    (picked, job_class, alternative): (&PickedNodes, JobClassId, usize),
     span: (Timestamp, Timestamp),
 ) -> Option<BTreeMap<usize, Vec<u16>>> {
     let mut choices: Vec<RailChoice> = Vec::new();
@@ -73,7 +80,8 @@ fn find(
             Some(choice) => *choice,
             None => {
                 let make = cluster.nodes[at].make;
-                let need = memory.shapes.list[shape as usize].need(way, part, make)?;
+                let need =
+                    memory.job_classes.list[job_class as usize].need(alternative, part, make)?;
                 let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
                 let usual = room.slots_by_itself(make, need, span)?;
                 choices.push(RailChoice {

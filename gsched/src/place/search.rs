@@ -58,7 +58,7 @@ struct StartGroup {
 /// What nodes are looked for.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
-    pub shape: &'a JobClass,
+    pub job_class: &'a JobClass,
     /// Nodes to take last.
     pub avoid: &'a [usize],
     /// No others than these.
@@ -72,8 +72,8 @@ pub struct Ask<'a> {
 }
 
 /// Whether of the nodes that have room the policy takes the first, whatever is free on them.
-fn in_order(shape: &JobClass, cluster: &Cluster) -> bool {
-    shape.placement == Placement::FirstFit || !cluster.has_gpus()
+fn in_order(job_class: &JobClass, cluster: &Cluster) -> bool {
+    job_class.placement == Placement::FirstFit || !cluster.has_gpus()
 }
 
 /// Leaves the first `most` nodes; how many there are then.
@@ -90,13 +90,13 @@ fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
 impl Ask<'_> {
     /// Whether a node may be taken, before its state is looked at.
     fn may(&self, at: usize) -> bool {
-        self.shape.candidates.up.contains(at) && self.only.is_none_or(|only| only.contains(at))
+        self.job_class.candidates.up.contains(at) && self.only.is_none_or(|only| only.contains(at))
     }
 
     /// How many of some nodes may.
     fn count(&self, nodes: Range<usize>) -> usize {
         match self.only {
-            None => self.shape.candidates.up_in(nodes),
+            None => self.job_class.candidates.up_in(nodes),
             Some(_) => nodes.filter(|at| self.may(*at)).count(),
         }
     }
@@ -107,29 +107,32 @@ impl SearchMemo {
     /// smallest part.
     pub fn is_free(
         &mut self,
-        shape: &JobClass,
-        way: usize,
+        job_class: &JobClass,
+        alternative: usize,
         cluster: &Cluster,
     ) -> Result<(), usize> {
-        let of = &shape.ways[way];
+        let of = &job_class.alternatives[alternative];
         let wanted = of.nodes as usize;
         let last = of.last();
-        let with_cpus = cluster.with_cpus(shape.least_cpus(way, last));
+        let with_cpus = cluster.with_cpus(job_class.least_cpus(alternative, last));
         if with_cpus < wanted {
             return Err(with_cpus);
         }
         if cluster.has_gpus() {
-            let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
-            return self.are_enough(shape, way, free.map(|at| at..at + 1), cluster);
+            let free = cluster.with_gpus(
+                job_class.least_gpus(alternative, last),
+                &job_class.candidates.up,
+            );
+            return self.are_enough(job_class, alternative, free.map(|at| at..at + 1), cluster);
         }
-        if last == 0 && self.begin_rooms(&shape.candidates, cluster) {
+        if last == 0 && self.begin_rooms(&job_class.candidates, cluster) {
             let mut have = 0;
             let (from, to) = (cluster.now, cluster.now.plus_millis(1));
-            let least = shape.least_cpus(way, last);
+            let least = job_class.least_cpus(alternative, last);
             for (id, nodes) in self.without_others(cluster.rooms_with_cpus(least)) {
                 let (room, make) = cluster.room_and_make(id);
-                if shape
-                    .need(way, last, make)
+                if job_class
+                    .need(alternative, last, make)
                     .is_some_and(|need| room.fits(need, from, to))
                 {
                     have += nodes;
@@ -140,7 +143,7 @@ impl SearchMemo {
             }
             return Err(have);
         }
-        self.are_enough(shape, way, cluster.open_stretches(), cluster)
+        self.are_enough(job_class, alternative, cluster.open_stretches(), cluster)
     }
 
     /// Gets ready to look at `rooms` in place of nodes; not where few of all may serve.
@@ -178,31 +181,31 @@ impl SearchMemo {
     /// How many nodes among some have room now for the smallest part of a way.
     pub fn serving(
         &mut self,
-        shape: &JobClass,
-        way: usize,
+        job_class: &JobClass,
+        alternative: usize,
         nodes: &[Range<usize>],
         cluster: &Cluster,
     ) -> usize {
         self.fits.begin();
-        let last = shape.ways[way].last();
+        let last = job_class.alternatives[alternative].last();
         let rooms = nodes
             .iter()
             .flat_map(|nodes| cluster.stretches_in(nodes.clone()));
         rooms
-            .map(|nodes| self.serving_here(shape, (way, last), nodes, cluster))
+            .map(|nodes| self.serving_here(job_class, (alternative, last), nodes, cluster))
             .sum()
     }
 
     /// Of nodes that have one room.
     fn serving_here(
         &mut self,
-        shape: &JobClass,
+        job_class: &JobClass,
         part: (usize, usize),
         nodes: Range<usize>,
         cluster: &Cluster,
     ) -> usize {
-        let up = shape.candidates.up_in(nodes.clone());
-        if up > 0 && self.serves_now(shape, part, nodes.start, cluster) {
+        let up = job_class.candidates.up_in(nodes.clone());
+        if up > 0 && self.serves_now(job_class, part, nodes.start, cluster) {
             up
         } else {
             0
@@ -212,19 +215,19 @@ impl SearchMemo {
     /// The same of some nodes; those that come together have one room.
     fn are_enough(
         &mut self,
-        shape: &JobClass,
-        way: usize,
+        job_class: &JobClass,
+        alternative: usize,
         free: impl Iterator<Item = Range<usize>>,
         cluster: &Cluster,
     ) -> Result<(), usize> {
-        let of = &shape.ways[way];
+        let of = &job_class.alternatives[alternative];
         let (wanted, last) = (of.nodes as usize, of.last());
         self.fits.begin();
         let mut have = 0;
         let mut serving: Vec<(usize, usize)> = Vec::new();
         for nodes in free {
             let at = nodes.start;
-            let here = self.serving_here(shape, (way, last), nodes, cluster);
+            let here = self.serving_here(job_class, (alternative, last), nodes, cluster);
             have += here;
             match last {
                 0 if have >= wanted => return Ok(()),
@@ -239,7 +242,10 @@ impl SearchMemo {
             let mut missing = of.count as usize;
             self.fits.begin();
             for (at, here) in &mut serving {
-                if missing > 0 && *here > 0 && self.serves_now(shape, (way, part), *at, cluster) {
+                if missing > 0
+                    && *here > 0
+                    && self.serves_now(job_class, (alternative, part), *at, cluster)
+                {
                     let taken = missing.min(*here);
                     (missing, *here) = (missing - taken, *here - taken);
                 }
@@ -253,13 +259,13 @@ impl SearchMemo {
 
     fn serves_now(
         &mut self,
-        shape: &JobClass,
-        (way, part): (usize, usize),
+        job_class: &JobClass,
+        (alternative, part): (usize, usize),
         at: usize,
         cluster: &Cluster,
     ) -> bool {
         self.fits.get_or(cluster.room_id(at), || {
-            let need = shape.need(way, part, cluster.nodes[at].make);
+            let need = job_class.need(alternative, part, cluster.nodes[at].make);
             need.is_some_and(|need| cluster.fits(at, need, cluster.now, cluster.now.plus_millis(1)))
         })
     }
@@ -276,7 +282,7 @@ impl Search<'_> {
     #[inline]
     fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
         self.windows
-            .open(at, ask.shape.claim, (from, to), ask.beyond_secs)
+            .open(at, ask.job_class.claim, (from, to), ask.beyond_secs)
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
@@ -285,7 +291,7 @@ impl Search<'_> {
         &mut self,
         ask: &Ask,
         at: usize,
-        (way, part): (usize, usize),
+        (alternative, part): (usize, usize),
         from: Timestamp,
         to: Timestamp,
     ) -> bool {
@@ -293,8 +299,8 @@ impl Search<'_> {
         let probes_left = &mut *self.probes_left;
         self.looked.fits.get_or(cluster.room_id(at), || {
             *probes_left = probes_left.saturating_sub(1);
-            ask.shape
-                .need(way, part, cluster.nodes[at].make)
+            ask.job_class
+                .need(alternative, part, cluster.nodes[at].make)
                 .is_some_and(|need| cluster.fits(at, need, from, to))
         })
     }
@@ -303,36 +309,36 @@ impl Search<'_> {
     pub fn pick(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         from: Timestamp,
         to: Timestamp,
     ) -> Option<PickedNodes> {
-        let shape = ask.shape;
-        if shape.ways[way].nodes == 1 && shape.named.is_empty() {
+        let job_class = ask.job_class;
+        if job_class.alternatives[alternative].nodes == 1 && job_class.named.is_empty() {
             return self
-                .best(ask, way, from, to)
+                .best(ask, alternative, from, to)
                 .map(|at| vec![(at..at + 1, 0)]);
         }
-        if shape.ways[way].nodes == 1 {
-            return self.pick_many(ask, way, from, to);
+        if job_class.alternatives[alternative].nodes == 1 {
+            return self.pick_many(ask, alternative, from, to);
         }
-        let domains =
-            !self.network.domains.is_empty() && shape.least_gpus(way, shape.ways[way].last()) > 0;
-        if domains && let Some(picked) = self.pick_in_domain(ask, way, from, to) {
+        let domains = !self.network.domains.is_empty()
+            && job_class.least_gpus(alternative, job_class.alternatives[alternative].last()) > 0;
+        if domains && let Some(picked) = self.pick_in_domain(ask, alternative, from, to) {
             return Some(picked);
         }
         // Where some candidates are in domains, `--nvlink` means one of those.
         let must = domains
-            && shape.spec.request.nvlink
+            && job_class.spec.request.nvlink
             && self
                 .network
                 .domains
                 .iter()
-                .any(|domain| !domain.is_disjoint(&shape.candidates.up));
+                .any(|domain| !domain.is_disjoint(&job_class.candidates.up));
         if must {
             None
         } else {
-            self.pick_near(ask, way, from, to)
+            self.pick_near(ask, alternative, from, to)
         }
     }
 
@@ -340,13 +346,19 @@ impl Search<'_> {
     fn pick_in_domain(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         from: Timestamp,
         to: Timestamp,
     ) -> Option<PickedNodes> {
-        let count = ask.shape.ways[way].nodes as usize;
+        let count = ask.job_class.alternatives[alternative].nodes as usize;
         let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
-        let found = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
+        let found = self.fitting(
+            ask,
+            alternative,
+            ask.job_class.alternatives[alternative].last(),
+            (from, to),
+            usize::MAX,
+        );
         found
             .into_iter()
             .for_each(|nodes| fitting.insert_range(nodes));
@@ -367,7 +379,7 @@ impl Search<'_> {
                     only: Some(&only),
                     ..*ask
                 },
-                way,
+                alternative,
                 from,
                 to,
             )?;
@@ -381,15 +393,21 @@ impl Search<'_> {
     fn pick_near(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         from: Timestamp,
         to: Timestamp,
     ) -> Option<PickedNodes> {
         if self.network.leaves.is_empty() {
-            return self.pick_many(ask, way, from, to);
+            return self.pick_many(ask, alternative, from, to);
         }
-        let count = ask.shape.ways[way].nodes as usize;
-        let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
+        let count = ask.job_class.alternatives[alternative].nodes as usize;
+        let fitting = self.fitting(
+            ask,
+            alternative,
+            ask.job_class.alternatives[alternative].last(),
+            (from, to),
+            usize::MAX,
+        );
         let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
         fitting
             .into_iter()
@@ -411,13 +429,13 @@ impl Search<'_> {
                     only: Some(&only),
                     ..*ask
                 },
-                way,
+                alternative,
                 from,
                 to,
             )
         };
         if let Some(most) = ask.most_leaves {
-            let choices = network.choices(&sizes, &ask.shape.named, most as usize, count);
+            let choices = network.choices(&sizes, &ask.job_class.named, most as usize, count);
             return choices.iter().find_map(|choice| {
                 within(self, choice).filter(|picked| network.leaves_of(picked) <= most)
             });
@@ -444,29 +462,29 @@ impl Search<'_> {
     fn pick_many(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         from: Timestamp,
         to: Timestamp,
     ) -> Option<PickedNodes> {
-        let shape = ask.shape;
-        let way_of = &shape.ways[way];
+        let job_class = ask.job_class;
+        let alternative_of = &job_class.alternatives[alternative];
         let mut picked = PickedNodes::new();
-        let mut named = shape.named.iter().copied();
-        if shape
+        let mut named = job_class.named.iter().copied();
+        if job_class
             .spec
             .request
             .nodelist
             .as_ref()
-            .is_some_and(|list| shape.named.len() < list.len())
+            .is_some_and(|list| job_class.named.len() < list.len())
         {
             return None;
         }
-        for (part, of) in way_of.parts.iter().enumerate() {
+        for (part, of) in alternative_of.parts.iter().enumerate() {
             let mut left = of.count as usize;
             while left > 0 {
                 let Some(at) = named.next() else { break };
-                let need = shape.need(way, part, self.cluster.nodes[at].make)?;
-                if !shape.candidates.up.contains(at) || !self.fits(ask, at, need, from, to) {
+                let need = job_class.need(alternative, part, self.cluster.nodes[at].make)?;
+                if !job_class.candidates.up.contains(at) || !self.fits(ask, at, need, from, to) {
                     return None;
                 }
                 picked.push((at..at + 1, part));
@@ -475,7 +493,7 @@ impl Search<'_> {
             if left == 0 {
                 continue;
             }
-            let mut found = self.ranked(ask, way, part, (from, to), left + count(&picked));
+            let mut found = self.ranked(ask, alternative, part, (from, to), left + count(&picked));
             if !picked.is_empty() {
                 let mut taken = FixedBitSet::new();
                 each(&picked).for_each(|(at, _)| taken.grow_and_insert(at));
@@ -498,7 +516,7 @@ impl Search<'_> {
     fn fitting(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         part: usize,
         (from, to): (Timestamp, Timestamp),
         most: usize,
@@ -510,19 +528,20 @@ impl Search<'_> {
         // Whether these are enough.
         let mut look = |stretch: Range<usize>| {
             // Mostly that is known of the room.
-            if !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
+            if !self.serves_beside_windows(ask, stretch.start, (alternative, part), from, to) {
                 return false;
             }
             let here = ask.count(stretch.clone());
             if here == 0 {
                 return false;
             }
-            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.claim) {
+            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.job_class.claim) {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
                 left -= here.min(left);
             } else {
                 let open = stretch.filter(|at| {
-                    ask.may(*at) && windows.open(*at, ask.shape.claim, (from, to), ask.beyond_secs)
+                    ask.may(*at)
+                        && windows.open(*at, ask.job_class.claim, (from, to), ask.beyond_secs)
                 });
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);
@@ -541,24 +560,24 @@ impl Search<'_> {
     fn ranked(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         part: usize,
         (from, to): (Timestamp, Timestamp),
         enough: usize,
     ) -> Vec<Range<usize>> {
-        let placement = ask.shape.placement;
-        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
+        let placement = ask.job_class.placement;
+        let picky = !ask.avoid.is_empty() || ask.job_class.preferred.is_some();
         // What is left of a job that fills nodes goes where most is free.
         let emptiest =
             placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
-        let in_order = in_order(ask.shape, self.cluster);
+        let in_order = in_order(ask.job_class, self.cluster);
         let mut found = if from > self.cluster.now || in_order || picky {
             let most = if in_order && !picky {
                 enough
             } else {
                 usize::MAX
             };
-            let mut found = self.fitting(ask, way, part, (from, to), most);
+            let mut found = self.fitting(ask, alternative, part, (from, to), most);
             let (cluster, known) = (self.cluster, &mut self.looked.free);
             known.begin();
             let mut free = |nodes: &Range<usize>| {
@@ -574,7 +593,7 @@ impl Search<'_> {
             }
             found
         } else {
-            self.by_bucket(ask, way, part, (from, to), emptiest, enough)
+            self.by_bucket(ask, alternative, part, (from, to), emptiest, enough)
         };
         if picky {
             let mut nodes: Vec<usize> = found.into_iter().flatten().collect();
@@ -587,7 +606,7 @@ impl Search<'_> {
 
     fn dislike(&self, ask: &Ask, at: usize) -> (bool, bool) {
         let preferred = ask
-            .shape
+            .job_class
             .preferred
             .as_ref()
             .is_none_or(|nodes| nodes.contains(at));
@@ -597,14 +616,14 @@ impl Search<'_> {
     fn by_bucket(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         part: usize,
         (from, to): (Timestamp, Timestamp),
         emptiest: bool,
         enough: usize,
     ) -> Vec<Range<usize>> {
         let cluster = self.cluster;
-        let least = ask.shape.least_gpus(way, part);
+        let least = ask.job_class.least_gpus(alternative, part);
         let buckets = cluster.by_free.len();
         let mut found: Vec<Range<usize>> = Vec::new();
         let mut left = enough;
@@ -617,13 +636,13 @@ impl Search<'_> {
             };
             // Up to here nodes have the room of the one before, which serves or does not.
             let (mut same_until, mut serves) = (0, false);
-            for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
+            for at in cluster.by_free[bucket].intersection(&ask.job_class.candidates.up) {
                 if ask.only.is_some_and(|only| !only.contains(at)) {
                     continue;
                 }
                 if at >= same_until {
                     same_until = cluster.end_of_stretch(at);
-                    serves = self.serves_beside_windows(ask, at, (way, part), from, to);
+                    serves = self.serves_beside_windows(ask, at, (alternative, part), from, to);
                 }
                 if !serves || !self.is_open(ask, at, from, to) {
                     continue;
@@ -642,18 +661,27 @@ impl Search<'_> {
     }
 
     /// The one node liked best.
-    fn best(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<usize> {
-        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
-        if picky || from > self.cluster.now || ask.shape.placement != Placement::Pack {
+    fn best(
+        &mut self,
+        ask: &Ask,
+        alternative: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<usize> {
+        let picky = !ask.avoid.is_empty() || ask.job_class.preferred.is_some();
+        if picky || from > self.cluster.now || ask.job_class.placement != Placement::Pack {
             return self
-                .ranked(ask, way, 0, (from, to), 1)
+                .ranked(ask, alternative, 0, (from, to), 1)
                 .first()
                 .map(|nodes| nodes.start);
         }
         let cluster = self.cluster;
         let mut best: Option<(Score, usize)> = None;
         self.looked.scores.begin();
-        for at in cluster.with_gpus(ask.shape.least_gpus(way, 0), &ask.shape.candidates.up) {
+        for at in cluster.with_gpus(
+            ask.job_class.least_gpus(alternative, 0),
+            &ask.job_class.candidates.up,
+        ) {
             if ask.only.is_some_and(|only| !only.contains(at)) {
                 continue;
             }
@@ -661,7 +689,7 @@ impl Search<'_> {
                 (&mut *self.scores, self.snapshot, &mut *self.probes_left);
             let score = self.looked.scores.get_or(cluster.room_id(at), || {
                 *probes_left = probes_left.saturating_sub(1);
-                let need = ask.shape.need(way, 0, cluster.nodes[at].make)?;
+                let need = ask.job_class.need(alternative, 0, cluster.nodes[at].make)?;
                 // Cheaper than the score, and mostly says no on a full cluster.
                 cluster
                     .fits(at, need, from, to)
@@ -683,24 +711,29 @@ impl Search<'_> {
     pub fn earliest(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         (from, secs): (Timestamp, u32),
         until: Timestamp,
     ) -> Option<(Timestamp, PickedNodes)> {
-        let shape = ask.shape;
-        let of = &shape.ways[way];
+        let job_class = ask.job_class;
+        let of = &job_class.alternatives[alternative];
         let count = of.nodes as usize;
-        let all_named = shape.named.len() >= count;
+        let all_named = job_class.named.len() >= count;
         let mut alike = match all_named {
-            true => self.alike(ask, from, shape.named.iter().map(|at| *at..*at + 1), |_| 1),
+            true => self.alike(
+                ask,
+                from,
+                job_class.named.iter().map(|at| *at..*at + 1),
+                |_| 1,
+            ),
             false
                 if ask.only.is_none()
-                    && !self.windows.concern_some(shape.claim)
-                    && self.looked.begin_rooms(&shape.candidates, self.cluster) =>
+                    && !self.windows.concern_some(job_class.claim)
+                    && self.looked.begin_rooms(&job_class.candidates, self.cluster) =>
             {
                 let serves = |room: NodeStateId| {
-                    shape
-                        .need(way, of.last(), self.cluster.room_and_make(room).1)
+                    job_class
+                        .need(alternative, of.last(), self.cluster.room_and_make(room).1)
                         .is_some()
                 };
                 let rooms = self
@@ -719,8 +752,8 @@ impl Search<'_> {
             false => {
                 let cluster = self.cluster;
                 let serves = |stretch: &Range<usize>| {
-                    shape
-                        .need(way, of.last(), cluster.nodes[stretch.start].make)
+                    job_class
+                        .need(alternative, of.last(), cluster.nodes[stretch.start].make)
                         .is_some()
                 };
                 self.alike(ask, from, cluster.stretches().filter(serves), |nodes| {
@@ -733,15 +766,17 @@ impl Search<'_> {
         }
         let mut time = from;
         for _ in 0..MOST_TIMES {
-            let nth = self.nth_start(ask, way, &mut alike, (time, secs), count, until)?;
+            let nth = self.nth_start(ask, alternative, &mut alike, (time, secs), count, until)?;
             if nth > time {
                 time = nth;
                 if count > 1 {
                     continue;
                 }
             }
-            let has_secs = self.windows.secs_from(shape.claim, time, secs);
-            if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(has_secs))) {
+            let has_secs = self.windows.secs_from(job_class.claim, time, secs);
+            if let Some(picked) =
+                self.pick(ask, alternative, time, time.plus_secs(i64::from(has_secs)))
+            {
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.
@@ -761,19 +796,19 @@ impl Search<'_> {
     pub fn may_begin(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         (from, secs): (Timestamp, u32),
         until: Timestamp,
     ) -> bool {
-        let (shape, cluster) = (ask.shape, self.cluster);
-        let part = shape.ways[way].last();
+        let (job_class, cluster) = (ask.job_class, self.cluster);
+        let part = job_class.alternatives[alternative].last();
         let probes_left = &mut *self.probes_left;
-        let mut left = shape.ways[way].nodes as usize;
-        if ask.only.is_none() && self.looked.begin_rooms(&shape.candidates, cluster) {
+        let mut left = job_class.alternatives[alternative].nodes as usize;
+        if ask.only.is_none() && self.looked.begin_rooms(&job_class.candidates, cluster) {
             return self.looked.rooms(cluster).any(|(id, nodes)| {
                 *probes_left = probes_left.saturating_sub(1);
                 let (room, make) = cluster.room_and_make(id);
-                let need = shape.need(way, part, make);
+                let need = job_class.need(alternative, part, make);
                 if need.is_some_and(|need| room.first(need, from, secs, until).is_some()) {
                     left = left.saturating_sub(nodes);
                 }
@@ -787,7 +822,7 @@ impl Search<'_> {
             let has_room = here > 0
                 && fits.get_or(cluster.room_id(at), || {
                     *probes_left = probes_left.saturating_sub(1);
-                    let need = shape.need(way, part, cluster.nodes[at].make);
+                    let need = job_class.need(alternative, part, cluster.nodes[at].make);
                     need.is_some_and(|need| {
                         cluster.room(at).first(need, from, secs, until).is_some()
                     })
@@ -830,9 +865,12 @@ impl Search<'_> {
                     }
                 }
             };
-            match self.windows.concern_any(stretch.clone(), ask.shape.claim) {
+            match self
+                .windows
+                .concern_any(stretch.clone(), ask.job_class.claim)
+            {
                 true => stretch
-                    .for_each(|at| add(self.windows.concern(at, ask.shape.claim), at..at + 1)),
+                    .for_each(|at| add(self.windows.concern(at, ask.job_class.claim), at..at + 1)),
                 false => add(false, stretch),
             }
         }
@@ -843,13 +881,13 @@ impl Search<'_> {
     fn nth_start(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         alike: &mut [StartGroup],
         (time, secs): (Timestamp, u32),
         count: usize,
         until: Timestamp,
     ) -> Option<Timestamp> {
-        let part = ask.shape.ways[way].last();
+        let part = ask.job_class.alternatives[alternative].last();
         // The soonest, as many as are enough and no more.
         let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
         let mut nodes = 0;
@@ -871,7 +909,7 @@ impl Search<'_> {
                 }
                 *self.probes_left = self.probes_left.saturating_sub(1);
                 let (room, make) = self.cluster.room_and_make(*room);
-                let Some(need) = ask.shape.need(way, part, make) else {
+                let Some(need) = ask.job_class.need(alternative, part, make) else {
                     continue;
                 };
                 let first = |from, secs, until| room.first(need, from, secs, until);
@@ -886,7 +924,8 @@ impl Search<'_> {
                             beyond_secs,
                             least_secs,
                         };
-                        self.windows.first_beside(at, ask.shape.claim, span, first)
+                        self.windows
+                            .first_beside(at, ask.job_class.claim, span, first)
                     }
                     None => first(start.0.max(time), secs, limit),
                 };
@@ -912,21 +951,21 @@ impl Search<'_> {
     pub fn longest(
         &mut self,
         ask: &Ask,
-        way: usize,
+        alternative: usize,
         now: Timestamp,
         (least, most): (u32, u32),
     ) -> Option<(u32, PickedNodes)> {
         let end = |secs: u32| now.plus_secs(i64::from(secs));
-        self.pick(ask, way, now, end(least))?;
+        self.pick(ask, alternative, now, end(least))?;
         let (mut low, mut high) = (least, most.min(UNLIMITED_SECS));
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            match self.pick(ask, way, now, end(middle)) {
+            match self.pick(ask, alternative, now, end(middle)) {
                 Some(_) => low = middle,
                 None => high = middle - 1,
             }
         }
-        self.pick(ask, way, now, end(low))
+        self.pick(ask, alternative, now, end(low))
             .map(|picked| (low, picked))
     }
 }

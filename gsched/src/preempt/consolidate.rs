@@ -26,18 +26,18 @@ const MOST_MOVED: usize = 8;
 pub(crate) fn consolidate_for(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<Reason> {
     let busy = !pass.preemption.leaving.runs.is_empty() || pass.preempts().next().is_some();
     if !pass.snapshot.config.scheduler.consolidate
         || busy
-        || pass.shape(shape).ways.first()?.nodes != 1
+        || pass.job_class(job_class).alternatives.first()?.nodes != 1
     {
         return None;
     }
-    let wanted = pass.shape(shape).least_gpus(0, 0);
+    let wanted = pass.job_class(job_class).least_gpus(0, 0);
     let mut nodes: Vec<(usize, usize)> = Vec::new();
-    for at in pass.shape(shape).candidates.up.ones() {
+    for at in pass.job_class(job_class).candidates.up.ones() {
         let free = pass.world.cluster.room(at).free_gpus();
         let missing = wanted.saturating_sub(free);
         if (1..=MOST_MOVED).contains(&missing) && missing <= movable_on(pass, at).len() {
@@ -49,11 +49,11 @@ pub(crate) fn consolidate_for(
         let moved: Vec<&RunningRun> = movable_on(pass, at).into_iter().take(missing).collect();
         let gone: BTreeSet<RunId> = moved.iter().map(|run| run.run).collect();
         if fit_elsewhere(pass, &moved, at)
-            && let Some(there) = starts_without(pass, job, shape, &gone)
+            && let Some(there) = starts_without(pass, job, job_class, &gone)
         {
             let runs = moved.len() as u64;
             let borrows = matches!(
-                check_limits(pass, job, &pass.shape(shape).ways[0].take),
+                check_limits(pass, job, &pass.job_class(job_class).alternatives[0].take),
                 Ok(Some(RunClass::Borrowed))
             );
             add_preempts(

@@ -107,8 +107,8 @@ pub(crate) fn cap_is_promised(pass: &Pass, job: &PendingJob) -> bool {
 }
 
 /// Whether others go for it elsewhere: it is not to start in this one of its partitions.
-pub(crate) fn is_freed_elsewhere(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
-    let up = &pass.shape(shape).candidates.up;
+pub(crate) fn is_freed_elsewhere(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
+    let up = &pass.job_class(job_class).candidates.up;
     let is_here = |node: &NodeId| {
         pass.world
             .cluster

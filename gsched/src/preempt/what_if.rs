@@ -67,19 +67,23 @@ pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
 fn fits_without(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     gone: &BTreeSet<RunId>,
 ) -> bool {
-    starts_without(pass, job, shape, gone).is_some()
+    starts_without(pass, job, job_class, gone).is_some()
 }
 
 /// Whether a job could start now on an idle cluster without planned starts.
-pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
-    let secs = secs_now(pass, job, shape);
+pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> bool {
+    let secs = secs_now(pass, job, job_class);
     pass.try_out(|pass| {
         without_all_runs(pass);
-        (0..pass.shape(shape).ways.len())
-            .any(|way| matches!(find_nodes(pass, job, shape, way, secs), Ok(Some(_))))
+        (0..pass.job_class(job_class).alternatives.len()).any(|alternative| {
+            matches!(
+                find_nodes(pass, job, job_class, alternative, secs),
+                Ok(Some(_))
+            )
+        })
     })
 }
 
@@ -87,83 +91,99 @@ pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: JobClassI
 pub(crate) fn starts_without(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     gone: &BTreeSet<RunId>,
 ) -> Option<PickedNodes> {
     let now = pass.snapshot.now;
-    let secs = secs_now(pass, job, shape);
+    let secs = secs_now(pass, job, job_class);
     let end = end_after(now, Some(secs));
     let is_checked =
-        pass.world.usage.keeps_idle() || (!pass.limits.unlimited && is_open(pass, shape));
-    let ways = pass.shape(shape).ways.len();
+        pass.world.usage.keeps_idle() || (!pass.limits.unlimited && is_open(pass, job_class));
+    let alternatives = pass.job_class(job_class).alternatives.len();
     pass.try_out(|pass| {
         without_runs(pass, gone);
-        (0..ways).find_map(|way| match is_checked {
+        (0..alternatives).find_map(|alternative| match is_checked {
             // Beside what must stay idle, and within its limits on those nodes, too.
-            true => find_nodes(pass, job, shape, way, secs)
+            true => find_nodes(pass, job, job_class, alternative, secs)
                 .ok()
                 .flatten()
                 .map(|found| found.picked),
-            false => pass.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
+            false => pass.search(job, job_class, |search, ask| {
+                search.pick(ask, alternative, now, end)
+            }),
         })
     })
 }
 
 /// Whether only the nodes decide what a job takes of limits and guarantees: GPUs of any type, several alternatives, whole
 /// nodes.
-pub(crate) fn is_open(pass: &Pass, shape: JobClassId) -> bool {
-    let ways = &pass.shape(shape).ways;
+pub(crate) fn is_open(pass: &Pass, job_class: JobClassId) -> bool {
+    let alternatives = &pass.job_class(job_class).alternatives;
     let is_whole = || {
-        ways.iter()
-            .any(|way| way.parts.iter().any(|part| part.demand.exclusive))
+        alternatives
+            .iter()
+            .any(|alternative| alternative.parts.iter().any(|part| part.demand.exclusive))
     };
-    ways.len() > 1 || ways.iter().any(|way| way.take.gpus.contains_key(ALL_GPUS)) || is_whole()
+    alternatives.len() > 1
+        || alternatives
+            .iter()
+            .any(|alternative| alternative.take.gpus.contains_key(ALL_GPUS))
+        || is_whole()
 }
 
 /// The same, where it must stand on its account's guarantee then: on GPUs of a type, or nodes of a size, that this has room for.
 fn is_owed_without(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     gone: &BTreeSet<RunId>,
 ) -> Option<PickedNodes> {
-    let secs = secs_now(pass, job, shape);
-    let ways = pass.shape(shape).ways.len();
+    let secs = secs_now(pass, job, job_class);
+    let alternatives = pass.job_class(job_class).alternatives.len();
     pass.try_out(|pass| {
         without_runs(pass, gone);
-        (0..ways).find_map(|way| find_guaranteed(pass, job, shape, way, secs))
+        (0..alternatives)
+            .find_map(|alternative| find_guaranteed(pass, job, job_class, alternative, secs))
     })
 }
 
 fn find_guaranteed(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
-    way: usize,
+    job_class: JobClassId,
+    alternative: usize,
     secs: u32,
 ) -> Option<PickedNodes> {
     let now = pass.snapshot.now;
     let end = end_after(now, Some(secs));
-    let liked = pass.search(job, shape, |search, ask| search.pick(ask, way, now, end))?;
+    let liked = pass.search(job, job_class, |search, ask| {
+        search.pick(ask, alternative, now, end)
+    })?;
     let is_guaranteed = |pass: &Pass, picked: &PickedNodes| {
-        let class = check_limits(pass, job, &take_of(pass, shape, way, picked, secs));
+        let class = check_limits(
+            pass,
+            job,
+            &take_of(pass, job_class, alternative, picked, secs),
+        );
         matches!(class, Ok(Some(RunClass::Guaranteed)))
     };
     if is_guaranteed(pass, &liked) {
         return Some(liked);
     }
-    let of_types = gpu_types_for(pass, shape)
+    let of_types = gpu_types_for(pass, job_class)
         .into_iter()
-        .map(|kind| nodes_of_type(pass, shape, &kind));
-    let choices: Vec<FixedBitSet> = of_types.chain(smaller_nodes(pass, shape, way)).collect();
+        .map(|kind| nodes_of_type(pass, job_class, &kind));
+    let choices: Vec<FixedBitSet> = of_types
+        .chain(smaller_nodes(pass, job_class, alternative))
+        .collect();
     choices.into_iter().find_map(|only| {
-        let picked = pass.search(job, shape, |search, ask| {
+        let picked = pass.search(job, job_class, |search, ask| {
             search.pick(
                 &Ask {
                     only: Some(&only),
                     ..*ask
                 },
-                way,
+                alternative,
                 now,
                 end,
             )
@@ -245,22 +265,26 @@ fn without_all_runs(pass: &mut Pass) {
 }
 
 /// Chooses victims for a job that waits for nodes, where the policy allows it, and nominates their nodes for it.
-pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
+pub(crate) fn preempt_for(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+) -> Option<Reason> {
     if let Some(runs) = pass.preemption.leaving.for_job(job) {
         if !pass.world.usage.is_nominated(job) {
-            let class = class_owed(pass, job, shape);
+            let class = class_owed(pass, job, job_class);
             if job.is_among(&pass.preemption.leaving.owed) {
                 pass.world.usage.claim(job, &[]);
             }
-            nominate_usage(pass, job, shape, class, &[]);
+            nominate_usage(pass, job, job_class, class, &[]);
         }
         nominate(pass, job);
         return Some(preempting(runs));
     }
-    if waits_for_the_rest(pass, job, shape) {
+    if waits_for_the_rest(pass, job, job_class) {
         if !pass.world.usage.is_nominated(job) {
-            let class = class_owed(pass, job, shape);
-            nominate_usage(pass, job, shape, class, &[]);
+            let class = class_owed(pass, job, job_class);
+            nominate_usage(pass, job, job_class, class, &[]);
         }
         nominate(pass, job);
         return Some(job.reason.clone());
@@ -281,17 +305,17 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
     }
     let frozen = pass.preemption.usage_before?;
     // Starts of this pass may have used up the guarantee.
-    let way = &pass.shape(shape).ways.first()?.take;
-    let class = pass.world.usage.check_but_idle(job, way).ok()?;
-    if frozen.check_but_idle(job, way).ok()? != class {
+    let alternative = &pass.job_class(job_class).alternatives.first()?.take;
+    let class = pass.world.usage.check_but_idle(job, alternative).ok()?;
+    if frozen.check_but_idle(job, alternative).ok()? != class {
         return None;
     }
     // Room in the guarantee may depend on where victims end.
-    let by_type = is_open(pass, shape) && class == Some(RunClass::Guaranteed);
+    let by_type = is_open(pass, job_class) && class == Some(RunClass::Guaranteed);
     let mut candidates = pass.preemption.candidates.take()?;
     let starts = |pass: &mut Pass, gone: &BTreeSet<RunId>| match by_type {
-        true => is_owed_without(pass, job, shape, gone),
-        false => starts_without(pass, job, shape, gone),
+        true => is_owed_without(pass, job, job_class, gone),
+        false => starts_without(pass, job, job_class, gone),
     };
     // Runs that are ending already may be enough: the job waits for them as for any other end.
     let is_enough =
@@ -322,7 +346,7 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
     victims
         .iter()
         .for_each(|victim| expect_back(pass, victim, pass.snapshot.now));
-    nominate_usage(pass, job, shape, class, &victims);
+    nominate_usage(pass, job, job_class, class, &victims);
     add_preempts(pass, job, victims);
     nominate(pass, job);
     Some(reason)
@@ -330,14 +354,14 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) 
 
 /// Whether the victims have ended while the proof counted on runs that still end for other jobs: the nomination stays until
 /// then.
-fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
+fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     let has_some = job
         .particulars
         .nomination
         .as_ref()
         .is_some_and(|one| !one.nodes.is_empty())
         && !pass.preemption.leaving.runs.is_empty();
-    has_some && fits_without(pass, job, shape, &BTreeSet::new())
+    has_some && fits_without(pass, job, job_class, &BTreeSet::new())
 }
 
 /// When the protected time of enough runs ends for a job that waits for room; `None`: none would help, or some may be ended
@@ -345,17 +369,17 @@ fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> b
 pub(crate) fn may_preempt_from(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
 ) -> Option<Timestamp> {
     let frozen = pass
         .preemption
         .usage_before
         .filter(|_| pass.preemption.leaving.for_job(job).is_none())?;
-    let way = &pass.shape(shape).ways.first()?.take;
-    pass.world.usage.check_but_idle(job, way).ok()?;
+    let alternative = &pass.job_class(job_class).alternatives.first()?.take;
+    pass.world.usage.check_but_idle(job, alternative).ok()?;
     let (snapshot, others) = (pass.snapshot, go_for_others(pass));
     victims::may_from(snapshot, frozen, job, &others, &mut |gone| {
-        fits_without(pass, job, shape, gone)
+        fits_without(pass, job, job_class, gone)
     })
 }
 
@@ -366,7 +390,7 @@ fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
 }
 
 /// In a forecast: protected runs become victims of a job when their protected time ends, if the job has no nodes before.
-pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
+pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
     let (snapshot, Some(frozen), true) = (
         pass.snapshot,
         pass.preemption.usage_before,
@@ -378,15 +402,15 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId)
         return;
     }
     pass.forecast.later_victims.jobs += 1;
-    let Some(from) = may_preempt_from(pass, job, shape) else {
+    let Some(from) = may_preempt_from(pass, job, job_class) else {
         return;
     };
-    if earliest_start(pass, job, shape).is_some_and(|found| found.at <= from) {
+    if earliest_start(pass, job, job_class).is_some_and(|found| found.at <= from) {
         return;
     }
     let others = go_for_others(pass);
     let victims = victims::victims_at(snapshot, frozen, job, from, &others, &mut |gone| {
-        fits_without(pass, job, shape, gone)
+        fits_without(pass, job, job_class, gone)
     });
     let victims = victims.unwrap_or_default();
     victims
@@ -398,21 +422,27 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId)
 }
 
 /// The class in which a preempting job is to start.
-fn class_owed(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<RunClass> {
-    let way = pass.shape(shape).ways.first()?;
-    pass.world.usage.check_but_idle(job, &way.take).ok()?
+fn class_owed(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> Option<RunClass> {
+    let alternative = pass.job_class(job_class).alternatives.first()?;
+    pass.world
+        .usage
+        .check_but_idle(job, &alternative.take)
+        .ok()?
 }
 
 /// Reserves for the preemptor, against lower-priority jobs, what its victims do not free.
 pub(crate) fn nominate_usage(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     class: Option<RunClass>,
     victims: &[Preempt],
 ) {
     let snapshot = pass.snapshot;
-    let Some(way) = pass.memory.shapes.list[shape as usize].ways.first() else {
+    let Some(alternative) = pass.memory.job_classes.list[job_class as usize]
+        .alternatives
+        .first()
+    else {
         return;
     };
     let leave = victims
@@ -427,7 +457,7 @@ pub(crate) fn nominate_usage(
     let on = nominated_nodes(pass, job);
     pass.world.usage.nominate(
         job,
-        (&way.take, class),
+        (&alternative.take, class),
         &on,
         leave.map(|at| &snapshot.running[at]),
         snapshot,

@@ -215,7 +215,7 @@ fn a_task_starts_in_one_partition_though_what_another_keeps_for_it_stands_in_the
 
 #[test]
 fn a_job_refused_for_its_own_planned_start_does_not_block_itself() {
-    // In a, which comes first, job 20 needs 32 CPUs; what is kept for it there refuses 10, of the shape that it has in b itself.
+    // In a, which comes first, job 20 needs 32 CPUs; what is kept for it there refuses 10, of the job class that it has in b itself.
     for backfill in ["easy", "100"] {
         let text = "partition a nodes=n1 cpus_per_gpu=16 tier=2
          partition b nodes=n1 cpus_per_gpu=1

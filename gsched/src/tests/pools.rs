@@ -265,15 +265,15 @@ fn could_run(snapshot: &Snapshot, job: &PendingJob) -> bool {
         kind: GpuKind::Any,
         amount: GpuAmount::Whole(0),
     }];
-    let ways = request
+    let alternatives = request
         .gpus
         .as_ref()
         .map_or(&none[..], |ask| &ask.alternatives);
     licences
-        && ways.iter().any(|way| {
+        && alternatives.iter().any(|alternative| {
             let fits = |node: &&SchedNode| {
                 partition.holds(&node.name, &node.features)
-                    && has_room(job, node, &way.kind, &way.amount)
+                    && has_room(job, node, &alternative.kind, &alternative.amount)
             };
             let fitting: Vec<&SchedNode> = snapshot.nodes.iter().filter(fits).collect();
             let most = |names: &dyn Fn(&str) -> bool| {

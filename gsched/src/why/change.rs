@@ -324,8 +324,8 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
 
 /// The most memory of one node that goes with what else a job asks for.
 fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64> {
-    let shape = pass.shape_of(job, partition);
-    let of = pass.shape(shape);
+    let job_class = pass.job_class_of(job, partition);
+    let of = pass.job_class(job_class);
     let cluster = &pass.world.cluster;
     let makes: BTreeSet<u32> = of
         .in_question()
@@ -357,11 +357,11 @@ fn place_of(snapshot: &Snapshot, job: &PendingJob) -> Option<usize> {
 
 /// When a job would start at this point of the pass, by room and licences alone.
 fn starts_at(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Timestamp> {
-    let shape = pass.shape_of(job, partition);
-    if pass.shape(shape).never.is_some() {
+    let job_class = pass.job_class_of(job, partition);
+    if pass.job_class(job_class).never.is_some() {
         return None;
     }
-    earliest_start(pass, job, shape).map(|found| found.at)
+    earliest_start(pass, job, job_class).map(|found| found.at)
 }
 
 impl Change {

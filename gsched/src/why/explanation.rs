@@ -22,7 +22,9 @@ use crate::place::allowed::{
     check_limits_on, kept_idle_there, licences_now, refusing_limits, secs_now, take_of,
 };
 use crate::place::find::{find_nodes_by, gpu_types_for, nodes_of_type, smaller_nodes};
-use crate::place::gpu_reservation::{hold_counted_again, is_counted, lift_counted, reserved_ways};
+use crate::place::gpu_reservation::{
+    hold_counted_again, is_counted, lift_counted, reserved_alternatives,
+};
 use crate::place::search::Ask;
 use crate::plan::WorkBudget;
 use crate::preempt::what_if::may_preempt_from;
@@ -208,8 +210,8 @@ fn explain_entry(
             .iter_mut()
             .find(|blocker| blocker.nearest.is_some()),
     ) {
-        let shape = pass.shape_of(job, partition);
-        let from = may_preempt_from(pass, job, shape);
+        let job_class = pass.job_class_of(job, partition);
+        let from = may_preempt_from(pass, job, job_class);
         room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
     }
     for blocker in &mut blockers {
@@ -317,17 +319,17 @@ pub(crate) fn blockers_of(
     for blocker in &mut found {
         blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.earliest());
     }
-    let shape = pass.shape_of(job, partition);
-    if let Some(never) = &pass.shape(shape).never {
+    let job_class = pass.job_class_of(job, partition);
+    if let Some(never) = &pass.job_class(job_class).never {
         found.push(Blocker::of(never.clone()));
         return found;
     }
     let owed = pass.world.usage.lift_nominated(job);
-    let not_admitted = not_admitted(pass, job, shape);
-    let is_outside = not_admitted.is_some() && is_admitted_later(pass, job, shape);
+    let not_admitted = not_admitted(pass, job, job_class);
+    let is_outside = not_admitted.is_some() && is_admitted_later(pass, job, job_class);
     if let Some(reason) = not_admitted {
         let later = if is_outside {
-            earliest_start(pass, job, shape)
+            earliest_start(pass, job, job_class)
         } else {
             None
         };
@@ -336,18 +338,23 @@ pub(crate) fn blockers_of(
             ..Blocker::of(reason)
         });
     }
-    let secs = secs_now(pass, job, shape);
-    let limits = refusing_limits(pass, job, shape).into_iter();
+    let secs = secs_now(pass, job, job_class);
+    let limits = refusing_limits(pass, job, job_class).into_iter();
     found.extend(limits.map(|limit| Blocker {
         holder: pass.world.usage.first_to_end(limit.kind, pass.snapshot),
         ..Blocker::of(limit.reason)
     }));
-    let lifted = lift_counted(pass, shape);
+    let lifted = lift_counted(pass, job_class);
     // Room and licences planned for the job in another partition do not block it.
     let own = lift_own(pass, job);
-    let ways = (0..pass.shape(shape).ways.len()).collect();
-    let reserved =
-        reserved_ways(pass, shape, ways, job.spec.time_min_secs.unwrap_or(secs)).map(drop);
+    let alternatives = (0..pass.job_class(job_class).alternatives.len()).collect();
+    let reserved = reserved_alternatives(
+        pass,
+        job_class,
+        alternatives,
+        job.spec.time_min_secs.unwrap_or(secs),
+    )
+    .map(drop);
     for told in [reserved, licences_now(pass, job, secs)] {
         match told {
             Err(WaitCause::Short(reason) | WaitCause::Limit(LimitRefusal { reason, .. })) => {
@@ -357,28 +364,28 @@ pub(crate) fn blockers_of(
         }
     }
     // Outside of its reservation's window the job has no room.
-    let has_room = is_outside || has_room(pass, job, shape);
+    let has_room = is_outside || has_room(pass, job, job_class);
     if !has_room {
-        found.push(room_blocker(pass, job, shape));
+        found.push(room_blocker(pass, job, job_class));
     } else if found.is_empty() && pass.must_not_pass(partition) {
         let text = "jobs before it in the partition wait, and none may pass them (backfill is off)";
         found.push(Blocker::of(Reason::new(ReasonCode::Priority, text)));
     }
     if has_room && !pass.limits.unlimited {
-        for reason in limits_there(pass, job, shape, secs) {
+        for reason in limits_there(pass, job, job_class, secs) {
             if found.iter().all(|known| known.code != reason.code) {
                 found.push(Blocker::of(reason));
             }
         }
     }
-    if has_room && (!pass.headroom.kept_idle_on.is_empty() || is_counted(pass, shape)) {
+    if has_room && (!pass.headroom.kept_idle_on.is_empty() || is_counted(pass, job_class)) {
         found.extend(
-            kept_there(pass, job, shape, secs, false)
+            kept_there(pass, job, job_class, secs, false)
                 .filter(|kept| found.iter().all(|known| known.code != kept.code)),
         );
         if found.is_empty() {
             // On some nodes limits are in the way, and what is kept on all others.
-            found.extend(kept_there(pass, job, shape, secs, true));
+            found.extend(kept_there(pass, job, job_class, secs, true));
         }
     }
     hold_own(pass, job, own);
@@ -393,22 +400,29 @@ pub(crate) fn blockers_of(
 fn kept_there(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: JobClassId,
+    job_class: JobClassId,
     secs: u32,
     with_limits: bool,
 ) -> Option<Blocker> {
     let mut kept = None;
-    for way in 0..pass.shape(shape).ways.len() {
+    for alternative in 0..pass.job_class(job_class).alternatives.len() {
         // Limits are told besides.
         let check = |pass: &Pass, take: &Take, picked: &PickedNodes| {
             if with_limits {
-                return check_limits_on(pass, job, shape, (take, way, secs), picked);
+                return check_limits_on(pass, job, job_class, (take, alternative, secs), picked);
             }
             let class = pass.world.usage.class_with(job, take);
-            kept_idle_there(pass, job, shape, (take, way, secs), picked, class)
-                .map_or(Ok(class), Err)
+            kept_idle_there(
+                pass,
+                job,
+                job_class,
+                (take, alternative, secs),
+                picked,
+                class,
+            )
+            .map_or(Ok(class), Err)
         };
-        match find_nodes_by(pass, job, shape, way, secs, &check) {
+        match find_nodes_by(pass, job, job_class, alternative, secs, &check) {
             Ok(Some(_)) => return None,
             Err(no)
                 if with_limits
@@ -423,17 +437,22 @@ fn kept_there(
 }
 
 /// Limits on what the job would get where that exceeds the request: open types, whole nodes. The fewest of any alternative.
-fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32) -> Vec<Reason> {
+fn limits_there(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    secs: u32,
+) -> Vec<Reason> {
     let now = pass.snapshot.now;
     let end = crate::cluster::nodes::end_after(now, Some(secs));
-    let types = gpu_types_for(pass, shape);
+    let types = gpu_types_for(pass, job_class);
     let of_types = types
         .iter()
-        .map(|kind| Some(nodes_of_type(pass, shape, kind)));
+        .map(|kind| Some(nodes_of_type(pass, job_class, kind)));
     let choices: Vec<_> = std::iter::once(None).chain(of_types).collect();
     let mut fewest: Option<Vec<LimitRefusal>> = None;
-    for way in 0..pass.shape(shape).ways.len() {
-        let smaller: Vec<_> = smaller_nodes(pass, shape, way)
+    for alternative in 0..pass.job_class(job_class).alternatives.len() {
+        let smaller: Vec<_> = smaller_nodes(pass, job_class, alternative)
             .into_iter()
             .map(Some)
             .collect();
@@ -444,15 +463,15 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
                         only: only.as_ref(),
                         ..*ask
                     },
-                    way,
+                    alternative,
                     now,
                     end,
                 )
             };
-            let Some(picked) = pass.search(job, shape, pick) else {
+            let Some(picked) = pass.search(job, job_class, pick) else {
                 continue;
             };
-            let take = take_of(pass, shape, way, &picked, secs);
+            let take = take_of(pass, job_class, alternative, &picked, secs);
             let mut against = pass.world.usage.refusing_limits(job, &take);
             against.retain(|limit| limit.kind != LimitKind::Licence);
             if fewest
@@ -468,44 +487,50 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32)
 }
 
 /// Whether nodes have room for a job now, without limits and licences.
-pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
+pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     let now = pass.snapshot.now;
-    let end = crate::cluster::nodes::end_after(now, Some(secs_now(pass, job, shape)));
+    let end = crate::cluster::nodes::end_after(now, Some(secs_now(pass, job, job_class)));
     let shortest = job
         .spec
         .time_min_secs
         .map(|secs| crate::cluster::nodes::end_after(now, Some(secs)));
-    let ways = pass.shape(shape).ways.len();
-    (0..ways).any(|way| {
-        pass.search(job, shape, |search, ask| {
-            search.pick(ask, way, now, shortest.unwrap_or(end))
+    let alternatives = pass.job_class(job_class).alternatives.len();
+    (0..alternatives).any(|alternative| {
+        pass.search(job, job_class, |search, ask| {
+            search.pick(ask, alternative, now, shortest.unwrap_or(end))
         })
         .is_some()
     })
 }
 
 /// The blocker of a job without room: what is short, or the holder.
-fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker {
-    let limit = secs_now(pass, job, shape);
-    let refused = &mut pass.of_pass(shape).refused_secs;
+fn room_blocker(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> Blocker {
+    let limit = secs_now(pass, job, job_class);
+    let refused = &mut pass.of_pass(job_class).refused_secs;
     *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
-    let nearest = nearest_node(pass, shape);
-    let earliest = earliest_start(pass, job, shape).map(|found| found.at);
-    if let Some(kept) = kept_for_others(pass, shape) {
+    let nearest = nearest_node(pass, job_class);
+    let earliest = earliest_start(pass, job, job_class).map(|found| found.at);
+    if let Some(kept) = kept_for_others(pass, job_class) {
         return Blocker {
             until: earliest,
             nearest,
             ..Blocker::of(kept.reason(&pass.memory.windows))
         };
     }
-    let behind = pass.shape(shape).behind.text.clone();
+    let behind = pass.job_class(job_class).behind.text.clone();
     let needs = behind
         .strip_suffix(crate::job::reason::BEHIND)
         .unwrap_or(&behind);
-    let others =
-        crate::job::sharing::others_room(pass.shape(shape), pass.snapshot, &pass.world.cluster);
+    let others = crate::job::sharing::others_room(
+        pass.job_class(job_class),
+        pass.snapshot,
+        &pass.world.cluster,
+    );
     let text = match &nearest {
-        Some(near) => format!("{needs}; {}{others}", near.text(counts_slices(pass, shape))),
+        Some(near) => format!(
+            "{needs}; {}{others}",
+            near.text(counts_slices(pass, job_class))
+        ),
         None => format!("{needs}; no node is available"),
     };
     Blocker {
@@ -516,8 +541,8 @@ fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker
 }
 
 /// What is short of a job's GPUs are slices of them.
-fn counts_slices(pass: &Pass, shape: JobClassId) -> bool {
-    let asked = pass.shape(shape).spec.request.gpus.as_ref();
+fn counts_slices(pass: &Pass, job_class: JobClassId) -> bool {
+    let asked = pass.job_class(job_class).spec.request.gpus.as_ref();
     asked.is_some_and(|ask| {
         ask.alternatives
             .iter()
@@ -525,11 +550,11 @@ fn counts_slices(pass: &Pass, shape: JobClassId) -> bool {
     })
 }
 
-fn nearest_node(pass: &Pass, shape: JobClassId) -> Option<NearestNode> {
-    let of = pass.shape(shape);
+fn nearest_node(pass: &Pass, job_class: JobClassId) -> Option<NearestNode> {
+    let of = pass.job_class(job_class);
     let cluster = &pass.world.cluster;
     let now = pass.snapshot.now;
-    let way = of.ways.first()?;
+    let alternative = of.alternatives.first()?;
     let soon = now.plus_millis(1);
     let near = |at: usize| {
         let track = &cluster.nodes[at];
@@ -576,7 +601,7 @@ fn nearest_node(pass: &Pass, shape: JobClassId) -> Option<NearestNode> {
     Some(NearestNode {
         node: pass.snapshot.nodes[at].name.clone(),
         nodes_free: nodes.ones().filter(fits).count() as u32,
-        nodes_needed: way.nodes,
+        nodes_needed: alternative.nodes,
         gpus_free: free.gpus_in(need.groups),
         gpus_needed: u32::from(need.whole()),
         cpus_free: free.cpus,
