@@ -22,9 +22,9 @@ pub struct RunningRun {
     /// When its last checkpoint was safe.
     pub marked: Option<Timestamp>,
     /// The run is being ended, and its resources are expected back by then.
-    pub leaves_by: Option<Timestamp>,
+    pub stops_by: Option<Timestamp>,
     /// The job that it was preempted for.
-    pub leaves_for: Option<JobId>,
+    pub victim_of: Option<JobId>,
     /// That job was to start on borrowed GPUs when this was decided.
     pub leaves_for_borrower: bool,
     /// It may be requeued after a preemption.
@@ -34,12 +34,12 @@ pub struct RunningRun {
     /// The run has ended and its usage is in the book, though a node has not reported clean.
     pub charged: bool,
     /// The run is suspended for another job, and its shares hold no CPUs.
-    pub frozen: Option<Frozen>,
+    pub suspended: Option<Suspension>,
 }
 
 /// What a suspended run needs to resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frozen {
+pub struct Suspension {
     /// The job that the run was suspended for.
     pub for_job: JobId,
     /// In the order of its shares.
@@ -63,13 +63,13 @@ impl RunningRun {
             ends_by,
             class: None,
             marked: None,
-            leaves_by: None,
-            leaves_for: None,
+            stops_by: None,
+            victim_of: None,
             leaves_for_borrower: false,
             may_requeue: true,
             preempted: None,
             charged: false,
-            frozen: None,
+            suspended: None,
         }
     }
 }
@@ -80,5 +80,5 @@ pub fn end_of(run: &RunningRun) -> Timestamp {
     let end = run
         .ends_by
         .unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
-    run.leaves_by.map_or(end, |leaves| leaves.min(end))
+    run.stops_by.map_or(end, |leaves| leaves.min(end))
 }

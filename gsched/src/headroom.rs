@@ -225,7 +225,7 @@ impl IdleGpus {
         snapshot
             .running
             .iter()
-            .filter(|run| run.leaves_by.is_some())
+            .filter(|run| run.stops_by.is_some())
             .for_each(|run| found.leaves(run, snapshot, types));
         found
     }

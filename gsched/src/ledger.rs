@@ -957,7 +957,7 @@ impl Ledger {
                 account: whose[at].account.unwrap_or_default(),
                 held: &self.runs[at].held,
                 class: self.runs[at].before,
-                leaving: snapshot.running[at].leaves_by.is_some() || snapshot.running[at].charged,
+                leaving: snapshot.running[at].stops_by.is_some() || snapshot.running[at].charged,
             })
             .collect();
         let classes = guarantees.walk(&self.tree, &standing, |left| self.promised(snapshot, left));
@@ -973,7 +973,7 @@ impl Ledger {
         let going_for: BTreeSet<JobId> = snapshot
             .running
             .iter()
-            .filter_map(|run| run.leaves_for)
+            .filter_map(|run| run.victim_of)
             .collect();
         let waiting = promised_guarantee(snapshot);
         let mut left = left.clone();

@@ -8,7 +8,7 @@ use gpolicy::usage::UsageBook;
 use std::sync::Arc;
 
 pub use gpolicy::pending_job::{ArrayCap, BarredNode, Particulars, PendingJob};
-pub use gpolicy::running_run::{Frozen, RunningRun};
+pub use gpolicy::running_run::{RunningRun, Suspension};
 pub use gpolicy::sched_node::{CutRecord, NodeMig, SchedNode, place_of_node};
 
 /// An immutable picture of the cluster.

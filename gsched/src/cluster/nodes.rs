@@ -53,7 +53,7 @@ pub struct Cluster {
     stale: Vec<usize>,
     /// Runs that are being ended, and those that stand still.
     pub leaving: usize,
-    pub frozen: usize,
+    pub suspended: usize,
     pub(crate) usual: UsualJobs,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
@@ -110,7 +110,7 @@ struct KnownRun {
     end: Timestamp,
     nodes: Vec<NodeId>,
     leaves: bool,
-    frozen: bool,
+    suspended: bool,
     sort: Sort,
 }
 
@@ -175,7 +175,7 @@ impl Cluster {
         };
         let known = self.runs.remove(at);
         self.leaving -= usize::from(known.leaves);
-        self.frozen -= usize::from(known.frozen);
+        self.suspended -= usize::from(known.suspended);
         self.usual.run_goes(known.sort);
         let places: Vec<usize> = known
             .nodes
@@ -530,7 +530,7 @@ impl KnownRun {
     fn is(&self, run: &RunningRun) -> bool {
         self.run == run.run
             && self.end == end_of(run)
-            && (self.leaves, self.frozen) == (run.leaves_by.is_some(), run.frozen.is_some())
+            && (self.leaves, self.suspended) == (run.stops_by.is_some(), run.suspended.is_some())
             && self.nodes.len() == run.shares.len()
             && self
                 .nodes

@@ -37,7 +37,7 @@ pub(crate) fn decide(
     engine.left = None;
     engine.sync(snapshot, changes);
     sync_queue(engine, snapshot, changes);
-    let (mut plan, left) = match in_groups(snapshot) && engine.cluster.frozen == 0 {
+    let (mut plan, left) = match in_groups(snapshot) && engine.cluster.suspended == 0 {
         true => walk_groups(engine, snapshot, more, slices),
         false => walk_all(engine, snapshot, more, None, slices, None),
     };
@@ -79,7 +79,7 @@ pub(crate) fn walk_all(
     mut look: Option<EntryLook>,
 ) -> (Plan, QuickPassState) {
     let ledger = Ledger::new(snapshot);
-    let frozen = what_if::may_preempt(snapshot).then(|| ledger.clone());
+    let usage_before = what_if::may_preempt(snapshot).then(|| ledger.clone());
     let mut pass = Pass::new(engine, snapshot, budget, ledger);
     hold_counted(&mut pass);
     pass.backfill.at_once = true;
@@ -87,11 +87,11 @@ pub(crate) fn walk_all(
         pass.forecast.is_on = true;
     }
     pass.work.slices = slices;
-    pass.preemption.usage_before = frozen.as_ref();
+    pass.preemption.usage_before = usage_before.as_ref();
     pass.preemption.candidates = pass
         .preemption
         .usage_before
-        .map(|frozen| VictimCandidates::new(snapshot, frozen));
+        .map(|usage| VictimCandidates::new(snapshot, usage));
     if let Some(reserve) = reserve {
         pass.backfill.reserve_left.fill(reserve);
     }
@@ -139,12 +139,12 @@ fn in_groups(snapshot: &Snapshot) -> bool {
         .partitions
         .iter()
         .any(|partition| partition.mig == MigCuts::Planned);
-    let frozen = snapshot.running.iter().any(|run| run.frozen.is_some());
+    let suspended = snapshot.running.iter().any(|run| run.suspended.is_some());
     !snapshot.policy.has_quotas()
         && !what_if::may_preempt(snapshot)
         && !config.scheduler.consolidate
         && !cuts
-        && !frozen
+        && !suspended
 }
 
 /// Places of the partitions by name.

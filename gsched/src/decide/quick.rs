@@ -35,11 +35,11 @@ pub(crate) fn quick_pass(
     let (config, policy) = engine.seen.clone()?;
     let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
     // What comes free of a GPU that waits for a MIG cut is not given away.
-    let stands_still = engine.cluster.frozen > 0 || !left.held_back.is_empty();
+    let stands_still = engine.cluster.suspended > 0 || !left.held_back.is_empty();
     // What a run leaves belongs to its reservation of GPUs, or to a job that waits for headroom.
     let set_apart = !left.counted.is_empty() || left.is_set_aside;
     // Only a full pass knows what nominations hold.
-    let leave = || snapshot.running.iter().any(|run| run.leaves_for.is_some());
+    let leave = || snapshot.running.iter().any(|run| run.victim_of.is_some());
     let promised = left.makes_room || (policy.has_quotas() && leave());
     if changes.everything
         || !same

@@ -67,7 +67,7 @@ impl Ledger {
     /// The holder of a limit that ends first.
     pub(crate) fn first_to_end(&self, kind: LimitKind, snapshot: &Snapshot) -> Option<Holder> {
         let end = |run: &RunningRun| {
-            let has_end = run.ends_by.is_some() || run.leaves_by.is_some();
+            let has_end = run.ends_by.is_some() || run.stops_by.is_some();
             has_end.then(|| end_of(run).max(self.now))
         };
         let holders: Vec<&RunningRun> = match kind {

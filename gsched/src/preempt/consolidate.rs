@@ -93,7 +93,7 @@ fn movable_on<'a>(pass: &Pass<'a>, at: usize) -> Vec<&'a RunningRun> {
         let ran = snapshot.now.since_secs(run.started?) >= i64::from(config.min_run_secs);
         // One that was moved before has moved enough, and one of a reservation has its place.
         let may_leave = run.preempted.is_none() && run.spec.reservation.is_none();
-        (one_gpu && checkpoints && ran && may_leave && run.leaves_by.is_none() && !run.charged)
+        (one_gpu && checkpoints && ran && may_leave && run.stops_by.is_none() && !run.charged)
             .then_some(run)
     };
     let mut runs: Vec<&'a RunningRun> = pass

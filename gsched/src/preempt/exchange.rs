@@ -44,7 +44,7 @@ impl Heirs {
         let staying = snapshot
             .running
             .iter()
-            .filter(|run| run.leaves_by.is_none() && !run.charged);
+            .filter(|run| run.stops_by.is_none() && !run.charged);
         let borrowed = staying.filter(|run| ledger.class_of(run.run) == Some(RunClass::Borrowed));
         let mut heirs: Vec<Heir> = borrowed
             .filter_map(|run| {

@@ -26,17 +26,12 @@ impl GuaranteeClaims {
             coming: none.clone(),
             going: none,
         };
-        let leaving = || {
-            snapshot
-                .running
-                .iter()
-                .filter(|run| run.leaves_by.is_some())
-        };
+        let leaving = || snapshot.running.iter().filter(|run| run.stops_by.is_some());
         for run in leaving() {
             let gpus = ledger.standing_of(run.run).map_or(0, |(_, gpus)| gpus);
             claims.goes(ledger, &run.spec.account, gpus);
         }
-        let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
+        let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.victim_of).collect();
         if !waiting.is_empty() {
             let owed = promised_guarantee(snapshot);
             let jobs = snapshot

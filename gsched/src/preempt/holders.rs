@@ -35,7 +35,7 @@ pub struct NodeVictim<'a> {
     pub excess: u64,
     pub protected: u64,
     pub run: &'a RunningRun,
-    /// It is frozen where it is, and leaves only its CPUs.
+    /// It is suspended where it is, and leaves only its CPUs.
     pub freezes: bool,
 }
 

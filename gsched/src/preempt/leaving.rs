@@ -28,13 +28,9 @@ impl LeavingRuns {
             owed: promised_guarantee(snapshot),
             ..Self::default()
         };
-        for run in snapshot
-            .running
-            .iter()
-            .filter(|run| run.leaves_by.is_some())
-        {
+        for run in snapshot.running.iter().filter(|run| run.stops_by.is_some()) {
             leaving.runs.insert(run.run);
-            if let Some(job) = run.leaves_for {
+            if let Some(job) = run.victim_of {
                 *leaving.for_job.entry(job).or_default() += 1;
             }
         }
@@ -59,5 +55,5 @@ pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
         .running
         .iter()
         .filter(|run| !run.leaves_for_borrower);
-    leaving.filter_map(|run| run.leaves_for).collect()
+    leaving.filter_map(|run| run.victim_of).collect()
 }

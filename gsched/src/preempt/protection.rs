@@ -49,7 +49,7 @@ pub fn next_unprotected(snapshot: &Snapshot) -> Option<Timestamp> {
     let runs = snapshot
         .running
         .iter()
-        .filter(|run| has_eligible && until(run) > snapshot.now && run.leaves_by.is_none());
+        .filter(|run| has_eligible && until(run) > snapshot.now && run.stops_by.is_none());
     runs.filter(|run| mode_of(snapshot, run) != PreemptMode::Off)
         .map(until)
         .min()

@@ -14,12 +14,14 @@ use gpolicy::pending_job::UNLIMITED_SECS;
 pub(crate) fn resume_first(pass: &mut Pass) {
     let snapshot = pass.snapshot;
     for run in in_order(&snapshot.running) {
-        let Some(frozen) = &run.frozen else { continue };
+        let Some(suspended) = &run.suspended else {
+            continue;
+        };
         let runs = snapshot
             .running
             .iter()
-            .any(|one| one.run.job == frozen.for_job && !one.charged);
-        if !runs && !is_pending(pass, frozen.for_job) && !resume_run(pass, run) {
+            .any(|one| one.run.job == suspended.for_job && !one.charged);
+        if !runs && !is_pending(pass, suspended.for_job) && !resume_run(pass, run) {
             keep_free(pass, run);
         }
     }
@@ -29,14 +31,16 @@ pub(crate) fn resume_first(pass: &mut Pass) {
 pub(crate) fn resume_rest(pass: &mut Pass) {
     let snapshot = pass.snapshot;
     for run in in_order(&snapshot.running) {
-        let Some(frozen) = &run.frozen else { continue };
+        let Some(suspended) = &run.suspended else {
+            continue;
+        };
         let starts = pass
             .plan
             .starts
             .iter()
-            .any(|start| start.job == frozen.for_job);
-        let preempts = pass.preempts().any(|one| one.for_job == frozen.for_job);
-        if !starts && !preempts && is_pending(pass, frozen.for_job) {
+            .any(|start| start.job == suspended.for_job);
+        let preempts = pass.preempts().any(|one| one.for_job == suspended.for_job);
+        if !starts && !preempts && is_pending(pass, suspended.for_job) {
             resume_run(pass, run);
         }
     }
@@ -75,7 +79,7 @@ fn keep_free(pass: &mut Pass, run: &RunningRun) {
 }
 
 fn wanted_cpus<'r>(pass: &'r Pass, run: &'r RunningRun) -> impl Iterator<Item = (usize, u32)> + 'r {
-    let cpus = run.frozen.iter().flat_map(|frozen| &frozen.cpus);
+    let cpus = run.suspended.iter().flat_map(|suspended| &suspended.cpus);
     run.shares
         .iter()
         .zip(cpus)
@@ -114,7 +118,10 @@ mod tests;
 
 /// Those that were placed first stand still for the shortest time.
 fn in_order(running: &[RunningRun]) -> Vec<&RunningRun> {
-    let mut frozen: Vec<&RunningRun> = running.iter().filter(|run| run.frozen.is_some()).collect();
-    frozen.sort_by_key(|run| (run.placed, run.run));
-    frozen
+    let mut suspended: Vec<&RunningRun> = running
+        .iter()
+        .filter(|run| run.suspended.is_some())
+        .collect();
+    suspended.sort_by_key(|run| (run.placed, run.run));
+    suspended
 }

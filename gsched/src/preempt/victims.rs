@@ -87,7 +87,7 @@ pub(crate) fn may_from(
 ) -> Option<Timestamp> {
     let protected_until = |run: &RunningRun| {
         let protected =
-            run.leaves_by.is_none() && !run.charged && mode_of(snapshot, run) != PreemptMode::Off;
+            run.stops_by.is_none() && !run.charged && mode_of(snapshot, run) != PreemptMode::Off;
         protected.then(|| {
             run.started
                 .unwrap_or(snapshot.now)
@@ -189,7 +189,7 @@ impl<'a> VictimPool<'a> {
         for run in snapshot
             .running
             .iter()
-            .filter(|run| run.leaves_by.is_none() && !run.charged)
+            .filter(|run| run.stops_by.is_none() && !run.charged)
         {
             let Some((class, gpus)) = ledger.standing_of(run.run) else {
                 continue;
@@ -221,7 +221,7 @@ impl<'a> VictimPool<'a> {
         let leaving = snapshot
             .running
             .iter()
-            .filter(|run| run.leaves_by.is_some() || run.charged);
+            .filter(|run| run.stops_by.is_some() || run.charged);
         known.pass_on(
             leaving
                 .filter(|run| ledger.class_of(run.run) == Some(RunClass::Guaranteed))
@@ -587,7 +587,7 @@ impl<'a> VictimPool<'a> {
                 let run = &self.runs[*at];
                 // A suspended run keeps its GPUs and memory, and cannot be suspended once more.
                 let stays =
-                    run.mode == PreemptMode::Suspend && (needs_gpus || run.run.frozen.is_some());
+                    run.mode == PreemptMode::Suspend && (needs_gpus || run.run.suspended.is_some());
                 let Some(ground) =
                     by_gpus[usize::from(run.gpus > 0)].filter(|_| !run.taken && !stays)
                 else {

@@ -44,7 +44,7 @@ pub(crate) fn keep_those_who_went_for(pass: &mut Pass, job: JobId) {
         .snapshot
         .running
         .iter()
-        .filter(|run| run.leaves_by.is_some() && run.leaves_for == Some(job))
+        .filter(|run| run.stops_by.is_some() && run.victim_of == Some(job))
     {
         pass.preemption.leaving.runs.remove(&run.run);
         pass.world.usage.stays(run, pass.snapshot);
@@ -303,11 +303,11 @@ pub(crate) fn preempt_for(
     if cap_is_promised(pass, job) {
         return None;
     }
-    let frozen = pass.preemption.usage_before?;
+    let usage_before = pass.preemption.usage_before?;
     // Starts of this pass may have used up the guarantee.
     let alternative = &pass.job_class(job_class).alternatives.first()?.take;
     let class = pass.world.usage.check_but_idle(job, alternative).ok()?;
-    if frozen.check_but_idle(job, alternative).ok()? != class {
+    if usage_before.check_but_idle(job, alternative).ok()? != class {
         return None;
     }
     // Room in the guarantee may depend on where victims end.
@@ -371,14 +371,14 @@ pub(crate) fn may_preempt_from(
     job: &PendingJob,
     job_class: JobClassId,
 ) -> Option<Timestamp> {
-    let frozen = pass
+    let usage_before = pass
         .preemption
         .usage_before
         .filter(|_| pass.preemption.leaving.for_job(job).is_none())?;
     let alternative = &pass.job_class(job_class).alternatives.first()?.take;
     pass.world.usage.check_but_idle(job, alternative).ok()?;
     let (snapshot, others) = (pass.snapshot, go_for_others(pass));
-    victims::may_from(snapshot, frozen, job, &others, &mut |gone| {
+    victims::may_from(snapshot, usage_before, job, &others, &mut |gone| {
         fits_without(pass, job, job_class, gone)
     })
 }
@@ -391,7 +391,7 @@ fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
 
 /// In a forecast: protected runs become victims of a job when their protected time ends, if the job has no nodes before.
 pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
-    let (snapshot, Some(frozen), true) = (
+    let (snapshot, Some(usage_before), true) = (
         pass.snapshot,
         pass.preemption.usage_before,
         pass.forecast.is_on,
@@ -409,7 +409,7 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, job_class: JobClas
         return;
     }
     let others = go_for_others(pass);
-    let victims = victims::victims_at(snapshot, frozen, job, from, &others, &mut |gone| {
+    let victims = victims::victims_at(snapshot, usage_before, job, from, &others, &mut |gone| {
         fits_without(pass, job, job_class, gone)
     });
     let victims = victims.unwrap_or_default();

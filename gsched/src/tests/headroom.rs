@@ -233,8 +233,8 @@ fn a_limit_has_room_for_a_job_for_which_others_go_until_it_starts() {
         "both are more than five"
     );
     let mut later = text(5);
-    later.running[0].leaves_by = Some(later.now.plus_secs(60));
-    later.running[0].leaves_for = Some(JobId(10));
+    later.running[0].stops_by = Some(later.now.plus_secs(60));
+    later.running[0].victim_of = Some(JobId(10));
     later.pending[0].particulars.nomination = Some(Nomination {
         nodes: Arc::new(vec![NodeId(1)]),
     });
@@ -315,8 +315,8 @@ fn no_other_job_takes_what_a_preemptor_counts_on() {
         "of three one would be kept, and the first would find too little then"
     );
     let mut snapshot = world(&text(1));
-    snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
-    snapshot.running[0].leaves_for = Some(JobId(10));
+    snapshot.running[0].stops_by = Some(snapshot.now.plus_secs(60));
+    snapshot.running[0].victim_of = Some(JobId(10));
     snapshot.pending[0].particulars.nomination = Some(Nomination::default());
     assert_eq!(told(&snapshot), (vec![], vec![]), "nor while the run goes");
     let gone = snapshot.running.remove(0);
@@ -354,8 +354,8 @@ fn runs_that_go_for_another_are_not_counted_on_twice() {
     );
     let later = |ask: &str| {
         let mut snapshot = world(&text(&format!("job 11 b eve {ask} qos=high")));
-        snapshot.running[1].leaves_by = Some(snapshot.now.plus_secs(60));
-        snapshot.running[1].leaves_for = Some(JobId(10));
+        snapshot.running[1].stops_by = Some(snapshot.now.plus_secs(60));
+        snapshot.running[1].victim_of = Some(JobId(10));
         snapshot.pending[0].particulars.nomination = Some(Nomination::default());
         told(&snapshot).1
     };
@@ -429,8 +429,8 @@ fn what_is_freed_for_a_job_in_one_of_its_partitions_is_kept_for_it_there() {
         .collect();
     let first = plan(&snapshot, WorkBudget::default());
     assert_eq!(told(&snapshot), (vec![], vec![(1, 10)]), "{first:?}");
-    snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
-    snapshot.running[0].leaves_for = Some(JobId(10));
+    snapshot.running[0].stops_by = Some(snapshot.now.plus_secs(60));
+    snapshot.running[0].victim_of = Some(JobId(10));
     let reason = first
         .reasons
         .iter()

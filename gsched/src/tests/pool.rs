@@ -151,7 +151,7 @@ impl Pool {
         let now = self.snapshot.now.plus_secs(ROUND_SECS);
         self.snapshot.now = now;
         let is_over = |run: &RunningRun| {
-            run.leaves_by.is_some_and(|at| at <= now)
+            run.stops_by.is_some_and(|at| at <= now)
                 || self.ends.get(&run.run).is_some_and(|at| *at <= now)
         };
         let over: Vec<RunId> = self
@@ -188,7 +188,7 @@ impl Pool {
                 .unwrap()
                 .give(share);
         }
-        if let Some(job) = run.leaves_for
+        if let Some(job) = run.victim_of
             && !self.cancels.contains(&id)
         {
             self.preempted.push((self.snapshot.now, id.job, job));
@@ -200,7 +200,7 @@ impl Pool {
 
     /// A run ends for no job's sake.
     pub fn stop(&mut self, run: RunId, comes_back: bool) {
-        self.run(run).leaves_for = None;
+        self.run(run).victim_of = None;
         self.end(run);
         if comes_back {
             self.wait(self.jobs[&run.job].0.clone());
@@ -235,7 +235,7 @@ impl Pool {
                 "who starts in another of its partitions needs nobody to go"
             );
             let run = self.run(preempt.run);
-            (run.leaves_by, run.leaves_for) =
+            (run.stops_by, run.victim_of) =
                 (Some(now.plus_secs(GRACE_SECS)), Some(preempt.for_job));
             run.leaves_for_borrower = preempt.for_borrower;
             if !preempt.heirs.is_empty() {

@@ -213,12 +213,12 @@ fn no_quick_pass_gives_away_the_guarantee_of_a_preemptor() {
          run 2 b bob 4 on=n2 ago=800 class=b
          job 10 a ann 4
          job 11 a ann 4 nice=-100";
-    let quick = |leaves_for: Option<JobId>, ends: usize| {
+    let quick = |victim_of: Option<JobId>, ends: usize| {
         let mut snapshot = crate::tests::world::world(text);
-        snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
-        snapshot.running[0].leaves_for = leaves_for;
+        snapshot.running[0].stops_by = victim_of.map(|_| snapshot.now.plus_secs(60));
+        snapshot.running[0].victim_of = victim_of;
         snapshot.pending[0].particulars.nomination = Some(Nomination::default());
-        if leaves_for.is_none() {
+        if victim_of.is_none() {
             snapshot.pending.remove(0);
             let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
             partitions

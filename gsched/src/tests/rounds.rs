@@ -150,7 +150,7 @@ fn owed(snapshot: &Snapshot) -> BTreeSet<JobId> {
     let mut left = snapshot.clone();
     left.running.clear();
     for run in &snapshot.running {
-        if run.class == Some(RunClass::Guaranteed) && run.leaves_by.is_none() {
+        if run.class == Some(RunClass::Guaranteed) && run.stops_by.is_none() {
             left.running.push(run.clone());
         } else {
             run.shares.iter().for_each(|share| {

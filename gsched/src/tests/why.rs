@@ -414,8 +414,8 @@ fn a_preemptor_is_forecast_for_the_end_of_its_victims() {
     // 30 s to be killed, and a little to enter the plan; then the first runs for its 50 s.
     assert_eq!(starts, [Some(40), Some(90)]);
     // The order is given: it is expected when that run leaves.
-    snapshot.running[0].leaves_by = Some(NOW.plus_secs(15));
-    snapshot.running[0].leaves_for = Some(JobId(10));
+    snapshot.running[0].stops_by = Some(NOW.plus_secs(15));
+    snapshot.running[0].victim_of = Some(JobId(10));
     let told = forecast(&snapshot, &BTreeSet::from([JobId(10)]));
     assert_eq!(told[0].start.map(|at| at.since_secs(NOW)), Some(15));
 }

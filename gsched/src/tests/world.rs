@@ -335,14 +335,14 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
                 .expect("it is there")
                 .free_cpus += cpus;
         }
-        run.frozen = Some(crate::snapshot::Frozen {
+        run.suspended = Some(crate::snapshot::Suspension {
             for_job: JobId(job.parse().unwrap()),
             cpus,
         });
     }
     if named.contains_key("leaving") {
-        run.leaves_by = Some(NOW.plus_secs(30));
-        run.leaves_for = named["leaving"].parse().ok().map(JobId);
+        run.stops_by = Some(NOW.plus_secs(30));
+        run.victim_of = named["leaving"].parse().ok().map(JobId);
         run.leaves_for_borrower = named.contains_key("toborrow");
     }
     snapshot.running.push(run);

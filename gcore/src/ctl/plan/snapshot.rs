@@ -6,7 +6,7 @@ use crate::ctl::{gpu, node};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobState, NodeId, Timestamp};
-use gsched::snapshot::{BarredNode, Frozen};
+use gsched::snapshot::{BarredNode, Suspension};
 use gsched::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// All that a pass needs.
@@ -158,12 +158,12 @@ pub(crate) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
     if shares.is_empty() {
         return None;
     }
-    let frozen_for = run
+    let suspended_for = run
         .suspension
         .as_ref()
         .and_then(|one| one.for_job)
         .filter(|_| run.goes_on_later());
-    let frozen = frozen_for.map(|for_job| Frozen {
+    let suspended = suspended_for.map(|for_job| Suspension {
         for_job,
         cpus: shares.iter().map(|share| share.cpus).collect(),
     });
@@ -181,11 +181,11 @@ pub(crate) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
         // A node that has not reported ready got its order at the placement.
         started: run.started.or(run.go),
         ends_by: state.ends_by(run, from),
-        frozen,
+        suspended,
         class: run.class,
         marked: run.mark.as_ref().map(|mark| mark.at),
-        leaves_by: run.stop.as_ref().map(|stop| stop.leaves_by()),
-        leaves_for: run.stop.as_ref().and_then(|stop| stop.for_job),
+        stops_by: run.stop.as_ref().map(|stop| stop.leaves_by()),
+        victim_of: run.stop.as_ref().and_then(|stop| stop.for_job),
         leaves_for_borrower: run.stop.as_ref().is_some_and(|stop| stop.for_borrower),
         may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
         preempted: job.past.preempted,

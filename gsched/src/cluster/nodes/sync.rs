@@ -85,7 +85,7 @@ impl Cluster {
         self.room_of.clone_from(&self.base_of);
         self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
         self.runs.clear();
-        (self.leaving, self.frozen) = (0, 0);
+        (self.leaving, self.suspended) = (0, 0);
         self.usual = UsualJobs::default();
         self.by_free.clear();
         self.by_free_cpus.clear();
@@ -249,7 +249,7 @@ impl Cluster {
 
     fn forget(&mut self, known: &KnownRun, dirty: &mut FixedBitSet) {
         self.leaving -= usize::from(known.leaves);
-        self.frozen -= usize::from(known.frozen);
+        self.suspended -= usize::from(known.suspended);
         self.usual.run_goes(known.sort);
         for node in &known.nodes {
             if let Some(at) = self.place(*node) {
@@ -276,9 +276,9 @@ impl Cluster {
                 dirty.insert(at);
             }
         }
-        let (leaves, frozen) = (run.leaves_by.is_some(), run.frozen.is_some());
+        let (leaves, suspended) = (run.stops_by.is_some(), run.suspended.is_some());
         self.leaving += usize::from(leaves);
-        self.frozen += usize::from(frozen);
+        self.suspended += usize::from(suspended);
         let nodes = run.shares.iter().map(|share| share.node).collect();
         let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
         KnownRun {
@@ -286,7 +286,7 @@ impl Cluster {
             end,
             nodes,
             leaves,
-            frozen,
+            suspended,
             sort,
         }
     }

@@ -14,7 +14,7 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, gone: &BTreeSet<RunId>) -> bo
     for run in snapshot
         .running
         .iter()
-        .filter(|run| gone.contains(&run.run) || run.leaves_by.is_some())
+        .filter(|run| gone.contains(&run.run) || run.stops_by.is_some())
     {
         for share in &run.shares {
             free.iter_mut()
@@ -360,8 +360,8 @@ fn a_guarantee_is_claimed_once_while_room_is_made() {
     let mut snapshot = world(text);
     assert_eq!(in_one_pass(&snapshot), [vec![1], vec![]]);
     // In a later pass, with the run still on its way out.
-    snapshot.running[0].leaves_by = Some(NOW.plus_secs(60));
-    snapshot.running[0].leaves_for = Some(JobId(10));
+    snapshot.running[0].stops_by = Some(NOW.plus_secs(60));
+    snapshot.running[0].victim_of = Some(JobId(10));
     let ledger = Ledger::new(&snapshot);
     let job = &snapshot.pending[1];
     assert_eq!(victims(&snapshot, &ledger, job, &mut |_| true), None);

@@ -560,13 +560,13 @@ impl Pool {
                 .as_ref()
                 .filter(|stop| stop.why == StopCause::Preempted)
                 .and_then(|stop| Some((stop.for_job?, stop.at)));
-            let frozen = run
+            let suspended = run
                 .suspension
                 .as_ref()
                 .and_then(|one| Some((one.for_job?, one.since)));
             for (whom, at) in preempted
                 .into_iter()
-                .chain(frozen)
+                .chain(suspended)
                 .filter(|(_, at)| *at == self.world.now)
             {
                 left_alone_long_enough(state, run, at);
