@@ -1,6 +1,7 @@
 //! People and misfortune at work on the cluster, and the caretaker of the calm at the end.
 
 use crate::cluster::{Cluster, root};
+use crate::gpu_watch;
 use crate::machine::Machine;
 use crate::scenario::{ActKind, SubmissionAct};
 use crate::sim_event::SimEvent;
@@ -48,7 +49,7 @@ impl Cluster {
             }
             ActKind::KillSupervisor { machine, pick } => self.kill_supervisor(machine, pick),
             ActKind::LoseGpu { machine, millis } => {
-                self.set_lost_gpus(machine, 1);
+                gpu_watch::lose_gpu(self, machine);
                 self.after(millis, SimEvent::GpuReturns { machine });
             }
             ActKind::BreakStarts {
@@ -66,6 +67,7 @@ impl Cluster {
                 }
             }
             ActKind::Restore { millis } => self.controller_crashes(millis, true),
+            ActKind::Gpu(what) => gpu_watch::act(self, what),
             person => self.person(person),
         }
     }
@@ -80,6 +82,7 @@ impl Cluster {
     fn lose_spool(&mut self, machine: usize) {
         let one = &mut self.machines[machine];
         one.spool = crate::machine::Spool::default();
+        one.gpus.lose_spool();
         let node = one.id;
         self.truth.lost_measures(node);
         one.spool_number += 1;
@@ -342,16 +345,17 @@ impl Cluster {
         for machine in 0..self.machines.len() {
             self.machines[machine].partitioned_until = 0;
             self.machines[machine].broken_until = (0, false);
-            self.set_lost_gpus(machine, 0);
             self.after(1, SimEvent::PowerOn { machine });
             self.after(2, SimEvent::DaemonStarts { machine });
         }
+        gpu_watch::calm(self);
         self.after(10, SimEvent::Caretaker);
     }
 
     /// Resumes nodes and lifts the holds of the system and of operators, until nothing is left to do.
     pub fn caretake(&mut self) {
         self.after(CARE_MILLIS, SimEvent::Caretaker);
+        gpu_watch::operators_round(self, CARE_MILLIS);
         let drained: Vec<NodeId> = self
             .controller
             .state
@@ -490,6 +494,11 @@ impl Cluster {
         for machine in &self.machines {
             left.extend(machine.leftovers());
             left.extend(self.unrest_of(machine));
+            let out = machine.gpus.not_in_service();
+            left.extend(
+                out.iter()
+                    .map(|gpu| format!("GPU {gpu} of {} is out", machine.name)),
+            );
         }
         left.extend(
             self.requests

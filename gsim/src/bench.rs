@@ -16,13 +16,9 @@ pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
         what: ActKind::Backup,
     }];
     let scenario = Scenario {
-        seed: 1,
-        machines: agents,
-        gpus: 8,
-        wait_for_lost: false,
-        fence_fails: None,
         acts,
         calm_from: secs * 1000,
+        ..Scenario::new(1, agents, 8)
     };
     let mut cluster = Cluster::new(scenario);
     cluster.run_until(5000);

@@ -3,7 +3,9 @@
 //! One queue of events, ordered by time and then by insertion: a run is the same every time.
 
 use crate::controller::{Controller, InputOutcome, nodes_of};
+use crate::gpu_watch;
 use crate::machine::Machine;
+use crate::node_gpus::NodeGpus;
 use crate::prng::Prng;
 use crate::scenario::{Act, Scenario};
 use crate::sim_event::{Frame, QueueEntry, SimEvent};
@@ -12,6 +14,7 @@ use gcore::ctl::state::JoinToken;
 use gcore::ctl::{
     Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot,
 };
+use gcore::node::gpu_health::{RepairMeans, RepairPolicy};
 use gmodel::NodeId;
 use gmodel::node::Role;
 use gsched::WorkBudget;
@@ -40,6 +43,8 @@ pub struct Cluster {
     queue: BinaryHeap<Reverse<QueueEntry>>,
     number: u64,
     pub chance: Prng,
+    /// Of the GPUs: a scenario without their faults is what it was.
+    pub gpu_chance: Prng,
     pub scenario: Scenario,
     pub controller: Controller,
     pub machines: Vec<Machine>,
@@ -65,12 +70,12 @@ impl Cluster {
         let Scenario {
             seed,
             machines,
-            gpus,
             wait_for_lost,
             fence_fails,
             ..
         } = scenario;
         let mut controller = Controller::new(seed, machines, wait_for_lost, fence_fails.is_some());
+        controller.job_scale = scenario.job_scale;
         for act in &scenario.acts {
             if let crate::scenario::ActKind::CrashAtCommit {
                 commit,
@@ -89,9 +94,10 @@ impl Cluster {
             queue: BinaryHeap::new(),
             number: 0,
             chance: Prng::new(seed, 2),
+            gpu_chance: Prng::new(seed, 9),
             controller,
             machines: (1..=u32::from(machines))
-                .map(|id| Machine::new(NodeId(id), gpus))
+                .map(|id| simulated_machine(&scenario, NodeId(id)))
                 .collect(),
             connections: BTreeMap::new(),
             next_connection: 1,
@@ -99,7 +105,7 @@ impl Cluster {
             fence_calls: BTreeSet::new(),
             fences_open: 0,
             requests: Vec::new(),
-            truth: Truth::default(),
+            truth: Truth::of(machines, scenario.gpus),
             trace: None,
             violation: None,
             happenings: 0,
@@ -248,7 +254,19 @@ impl Cluster {
             }
             SimEvent::PowerOn { machine } => self.power_on(machine),
             SimEvent::DaemonStarts { machine } => self.daemon_starts(machine),
-            SimEvent::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
+            SimEvent::GpuReturns { machine } => gpu_watch::gpu_returns(self, machine),
+            SimEvent::GpuLook {
+                machine,
+                epoch,
+                number,
+            } => gpu_watch::look(self, machine, epoch, number),
+            SimEvent::GpuProgramEnds {
+                machine,
+                epoch,
+                gpu,
+                stage,
+                failure,
+            } => gpu_watch::program_ends(self, machine, epoch, gpu, stage, failure),
             SimEvent::FenceEnds {
                 node,
                 number,
@@ -727,6 +745,25 @@ impl Cluster {
             self.after(pause, SimEvent::Dial { machine, epoch });
         }
     }
+}
+
+fn simulated_machine(scenario: &Scenario, id: NodeId) -> Machine {
+    let name = format!("n{id}");
+    // A site with all programs, and every other seed one that has none of them.
+    let has_programs = scenario.seed % 2 == 1;
+    let usual = RepairPolicy::default();
+    let means = RepairMeans {
+        burn_in: has_programs,
+        policy: RepairPolicy {
+            max_resets: if has_programs { usual.max_resets } else { 0 },
+            max_boots: u32::from(has_programs),
+            ..usual
+        },
+    };
+    let chance = Prng::new(scenario.seed ^ u64::from(id.0) << 32, 8);
+    let catalogue = scenario.catalogue.clone();
+    let gpus = NodeGpus::new(&name, scenario.gpus, catalogue, means, chance);
+    Machine::new(id, name, gpus)
 }
 
 pub fn root() -> Actor {

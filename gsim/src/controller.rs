@@ -40,6 +40,8 @@ pub struct Controller {
     pub planning: bool,
     pub plan_wanted: bool,
     seed: u64,
+    /// Jobs take so many times as long as usual.
+    pub job_scale: i64,
     /// Check the invariants every so many commits.
     check_every: u64,
 }
@@ -110,6 +112,7 @@ impl Controller {
             planning: false,
             plan_wanted: false,
             seed,
+            job_scale: 1,
             check_every: if machines > 64 { 256 } else { 1 },
         }
     }
@@ -180,7 +183,7 @@ impl Controller {
             incarnation: self.state.incarnation,
             generation,
         };
-        let seed = self.seed;
+        let (seed, job_scale) = (self.seed, self.job_scale);
         let told = self
             .told
             .get_mut(&node)
@@ -198,6 +201,10 @@ impl Controller {
         let orders = fresh
             .into_iter()
             .filter_map(|run| order(&self.state, run, node, seed))
+            .map(|mut order| {
+                order.behaviour.millis *= job_scale;
+                order
+            })
             .collect();
         Some((told.connection, desired, orders))
     }
@@ -228,7 +235,10 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
         | Event::RunSuspended { run, .. }
         | Event::RunResumed { run, .. }
         | Event::RunSignalled { run, .. } => of_run(*run),
-        Event::RunReported { node, .. } | Event::RunForfeited { node, .. } => vec![*node],
+        Event::RunReported { node, .. }
+        | Event::RunForfeited { node, .. }
+        | Event::GpuOrdered { node, .. }
+        | Event::GpuOrderEnded { node, .. } => vec![*node],
         Event::NodeHello { node, .. } => vec![*node],
         Event::JobUpdated { job, .. } => state
             .jobs

@@ -1,6 +1,7 @@
 //! The simulated node daemon: it feeds the real node state machine and does on its machine what that calls for.
 
 use crate::cluster::Cluster;
+use crate::gpu_watch;
 use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
 use crate::sim_event::SimEvent;
 use gcore::ctl::NodeReport;
@@ -19,6 +20,7 @@ impl Cluster {
         self.number_of_daemons += 1;
         let epoch = self.number_of_daemons;
         let runs = one.scan(now);
+        one.gpus.daemon_begins(one.life().boot, now);
         let (life, fence) = (one.life(), one.spool.fence);
         let orders = one
             .spool
@@ -35,14 +37,14 @@ impl Cluster {
         self.tell_daemon(machine, NodeInput::Scanned { life, fence, runs });
         let pause = self.chance.range(0, 500);
         self.after(pause, SimEvent::Dial { machine, epoch });
+        gpu_watch::look_soon(self, machine);
     }
 
     pub fn daemon_crashes(&mut self, machine: usize) {
         self.note(|| format!("n{} daemon CRASHES", machine + 1));
-        let connection = self.machines[machine]
-            .daemon
-            .take()
-            .and_then(|daemon| daemon.connection);
+        let one = &mut self.machines[machine];
+        one.gpus.daemon_ends();
+        let connection = one.daemon.take().and_then(|daemon| daemon.connection);
         if let Some(connection) = connection {
             self.cut(connection, false);
         }
@@ -55,19 +57,12 @@ impl Cluster {
         }
         one.powered = true;
         one.boot += 1;
+        one.gpus.booted(self.now);
         let pause = self.chance.range(0, 3000);
         self.after(pause, SimEvent::DaemonStarts { machine });
     }
 
-    pub fn set_lost_gpus(&mut self, machine: usize, lost: u16) {
-        self.machines[machine].gpus_lost = lost;
-        let inventory = self.machines[machine].inventory();
-        if let Some(connection) = self.connection_of(machine) {
-            self.send_to_controller(connection, NodeReport::Inventory { inventory });
-        }
-    }
-
-    fn connection_of(&self, machine: usize) -> Option<u64> {
+    pub fn connection_of(&self, machine: usize) -> Option<u64> {
         self.machines[machine].daemon.as_ref()?.connection
     }
 
@@ -117,7 +112,11 @@ impl Cluster {
                 told.join(", ")
             )
         });
+        let (incarnation, gpus) = (desired.fence.incarnation, desired.gpus.clone());
         self.tell_daemon(machine, NodeInput::DesiredReceived { desired, orders });
+        if !gpus.is_empty() {
+            gpu_watch::obey(self, machine, incarnation, &gpus);
+        }
     }
 
     /// Feeds the node's state machine, reports what is new, does what is to be done.

@@ -5,6 +5,7 @@
 
 pub mod act;
 pub mod bench;
+pub mod board;
 pub mod cluster;
 pub mod cluster_file;
 pub mod controller;
@@ -12,13 +13,16 @@ mod csv_rows;
 mod daemon;
 pub mod experiment;
 pub mod fuzz;
+mod gpu_watch;
 pub mod gzip;
 pub mod hardware;
+pub mod health;
 pub mod history;
 pub mod inputs;
 pub mod ledger;
 pub mod machine;
 pub mod measures;
+pub mod node_gpus;
 pub mod outcome;
 pub mod pass_bench;
 pub mod policy_file;

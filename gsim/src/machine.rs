@@ -2,8 +2,9 @@
 //!
 //! Disk and processes are the ground truth: they survive the daemon. Processes do not survive a reboot.
 
+use crate::node_gpus::NodeGpus;
 use gcore::node::{NodeState, SpooledRun};
-use gmodel::node::{GpuInfo, Inventory};
+use gmodel::node::Inventory;
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{ExitCode, Fence, GpuGrant, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,26 +93,27 @@ pub struct Machine {
     pub spool: Spool,
     pub supervisors: BTreeMap<RunId, Supervisor>,
     pub daemon: Option<Daemon>,
-    pub gpus_total: u16,
-    pub gpus_lost: u16,
+    pub gpus: NodeGpus,
+    /// Only the newest look at the GPUs that was asked for counts.
+    pub gpu_look: u64,
     pub partitioned_until: i64,
     /// Until then starting a run fails here, by the prolog or otherwise.
     pub broken_until: (i64, bool),
 }
 
 impl Machine {
-    pub fn new(id: NodeId, gpus: u16) -> Self {
+    pub fn new(id: NodeId, name: String, gpus: NodeGpus) -> Self {
         Self {
             id,
-            name: format!("n{id}"),
+            name,
             powered: true,
             boot: 1,
             spool_number: 1,
             spool: Spool::default(),
             supervisors: BTreeMap::new(),
             daemon: None,
-            gpus_total: gpus,
-            gpus_lost: 0,
+            gpus,
+            gpu_look: 0,
             partitioned_until: 0,
             broken_until: (0, false),
         }
@@ -125,21 +127,27 @@ impl Machine {
     }
 
     pub fn inventory(&self) -> Inventory {
-        let gpus = (0..self.gpus_total - self.gpus_lost).map(|index| GpuInfo {
-            uuid: format!("GPU-{}-{index}", self.name),
-            gpu_type: "h100".into(),
-            index: u32::from(index),
-            minor: u32::from(index),
-            memory_mib: 81_920,
-            mps: true,
-            ..GpuInfo::default()
-        });
         Inventory {
             cpus: 64,
             mem_bytes: 512 << 30,
-            gpus: gpus.collect(),
+            gpus: self.gpus.infos(),
             ..Inventory::default()
         }
+    }
+
+    /// The runs on each GPU, by its index, and whether no run is on the node, with GPUs or without.
+    pub fn gpu_holders(&self) -> (BTreeMap<usize, BTreeSet<RunId>>, bool) {
+        let mut held: BTreeMap<usize, BTreeSet<RunId>> = BTreeMap::new();
+        let runs = self.spool.runs.iter();
+        for (run, record) in runs.clone().filter(|(_, record)| !record.clean) {
+            for grant in &record.order.gpus {
+                held.entry(usize::from(grant.slot.0))
+                    .or_default()
+                    .insert(*run);
+            }
+        }
+        let is_live = |record: &SpoolRun| record.supervised && record.exit.is_none();
+        (held, !runs.into_iter().any(|(_, record)| is_live(record)))
     }
 
     /// What a starting daemon finds. It kills processes without a supervisor and writes their end.

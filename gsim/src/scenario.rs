@@ -1,7 +1,10 @@
 //! Commands and faults of a simulated cluster: a list made from a seed, from which single entries can be left out.
 
+use crate::board::{Disturbance, GpuAct, Illness};
 use crate::prng::Prng;
+use gmodel::gpu_health::Catalogue;
 use std::fmt;
+use std::sync::Arc;
 
 /// A cluster and everything that happens to it from outside.
 #[derive(Clone, Debug)]
@@ -13,6 +16,11 @@ pub struct Scenario {
     pub wait_for_lost: bool,
     /// The site has a `fence_program` that powers lost nodes off, and how often of ten times it fails.
     pub fence_fails: Option<u8>,
+    /// Daemons look at their GPUs, by these signs.
+    pub watches_gpus: bool,
+    pub catalogue: Arc<Catalogue>,
+    /// Jobs take so many times as long as usual.
+    pub job_scale: i64,
     pub acts: Vec<Act>,
     /// When misfortune ends, milliseconds. Afterwards everything must come to rest.
     pub calm_from: i64,
@@ -132,6 +140,8 @@ pub enum ActKind {
         before: bool,
         millis: i64,
     },
+    /// Faults of GPUs and lies about them.
+    Gpu(GpuAct),
     Backup,
     /// The controller comes back with the backup.
     Restore {
@@ -149,6 +159,22 @@ impl fmt::Display for Act {
 }
 
 impl Scenario {
+    /// A cluster to which nothing happens: silent nodes lose their jobs, and daemons do not look at their GPUs.
+    pub fn new(seed: u64, machines: u16, gpus: u16) -> Self {
+        Self {
+            seed,
+            machines,
+            gpus,
+            wait_for_lost: false,
+            fence_fails: None,
+            watches_gpus: false,
+            catalogue: Arc::new(Catalogue::built_in()),
+            job_scale: 1,
+            acts: Vec::new(),
+            calm_from: 0,
+        }
+    }
+
     pub fn from_seed(seed: u64, machines: Option<u16>) -> Self {
         let mut prng = Prng::new(seed, 1);
         let machines = machines.unwrap_or_else(|| prng.range(2, 8) as u16);
@@ -198,16 +224,48 @@ impl Scenario {
             }
         }
         let fence_fails = later.one_in(2).then(|| later.below(8) as u8);
+        let wait_for_lost = prng.one_in(3);
+        let gpus = prng.range(1, 8) as u16;
+        // And of their own again: half of the seeds watch their GPUs, which fall ill.
+        let mut sick = Prng::new(seed, 6);
+        let watches_gpus = sick.one_in(2) && machines <= 64;
+        let faults = if watches_gpus { sick.range(1, 40) } else { 0 };
+        acts.extend((0..faults).map(|_| Act {
+            at: sick.range(0, calm_from),
+            what: ActKind::Gpu(gpu_act(&mut sick, usize::from(machines), usize::from(gpus))),
+        }));
         acts.sort_by_key(|act| act.at);
         Self {
-            seed,
-            machines,
-            wait_for_lost: prng.one_in(3),
-            gpus: prng.range(1, 8) as u16,
+            wait_for_lost,
             fence_fails,
+            watches_gpus,
             acts,
             calm_from,
+            ..Self::new(seed, machines, gpus)
         }
+    }
+}
+
+/// A fault of a GPU, or a lie about healthy ones.
+pub fn gpu_act(prng: &mut Prng, machines: usize, gpus: usize) -> GpuAct {
+    let (machine, gpu) = (prng.below(machines), prng.below(gpus));
+    let what = Disturbance::ALL[prng.below(Disturbance::ALL.len())].0;
+    match prng.below(20) {
+        0..=4 => GpuAct::FallsIll {
+            machine,
+            gpu,
+            illness: Illness::ALL[prng.below(Illness::ALL.len())].0,
+        },
+        5 => GpuAct::AllDisturbed { machine, what },
+        6 => GpuAct::DriverSilent {
+            machine,
+            millis: prng.range(1000, 400_000),
+        },
+        7 => GpuAct::ClockStep {
+            machine,
+            millis: prng.range(-7_200_000, 7_200_000),
+        },
+        _ => GpuAct::Disturbed { machine, gpu, what },
     }
 }
 

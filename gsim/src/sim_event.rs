@@ -2,6 +2,7 @@
 
 use crate::machine::{Order, Work};
 use gcore::ctl::{NodeReport, Reply};
+use gmodel::gpu_health::RepairStage;
 use gmodel::run::{DesiredState, RunEnd};
 use gmodel::{NodeId, RunId};
 use gsched::Plan;
@@ -87,6 +88,20 @@ pub enum SimEvent {
     },
     GpuReturns {
         machine: usize,
+    },
+    /// The daemon looks at its GPUs; `number` of the look that was asked for last.
+    GpuLook {
+        machine: usize,
+        epoch: u64,
+        number: u64,
+    },
+    /// The site's program on a GPU is over.
+    GpuProgramEnds {
+        machine: usize,
+        epoch: u64,
+        gpu: usize,
+        stage: RepairStage,
+        failure: Option<String>,
     },
     /// A call of the site's fence program has come to its end; the controller that made it may be gone.
     FenceEnds {

@@ -1,10 +1,12 @@
 //! What really happened, kept beside the system: what users were told, and which processes ran.
 
 use crate::store::Store;
+use gcore::ctl::event::GpuNoteKind;
 use gcore::ctl::state::Outcome;
 use gcore::ctl::{Command, Event, Reply, Target};
+use gmodel::gpu_order::GpuAction;
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::{ExitCode, JobId, JobState, NodeId, RunId};
+use gmodel::{ExitCode, JobId, JobState, NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -33,11 +35,27 @@ pub struct Truth {
     pub returns: u64,
     /// Runs that were told to make room for a job that started elsewhere.
     pub unneeded: u64,
+    /// The pool: nodes, and GPUs of each.
+    pool: (usize, usize),
+    /// GPUs, and whole nodes, that left service by themselves: for the breaker.
+    losses: Vec<(Timestamp, NodeId, Option<String>)>,
+    /// The most that was ever lost within an hour when the breaker allowed one more, thousandths of nodes.
+    pub most_lost: u64,
+    /// Steps that the breaker allowed, and that it did not allow at once.
+    pub allowed: u64,
+    pub stopped: u64,
     /// Nodes that the fence program powered off, and that therefore lost their runs.
     pub fenced: u64,
 }
 
 impl Truth {
+    pub fn of(machines: u16, gpus: u16) -> Self {
+        Self {
+            pool: (usize::from(machines), usize::from(gpus)),
+            ..Self::default()
+        }
+    }
+
     pub fn acknowledged(
         &mut self,
         request: usize,
@@ -153,6 +171,29 @@ impl Truth {
                         .iter()
                         .for_each(|position| self.comes_back(JobId(array.0 + u64::from(position))));
                 }
+                Event::GpuNoted {
+                    node,
+                    uuid,
+                    automatic: true,
+                    at,
+                    ..
+                } => self.losses.push((*at, *node, Some(uuid.clone()))),
+                Event::GpuNoted {
+                    kind: GpuNoteKind::Stopped,
+                    ..
+                } => self.stopped += 1,
+                Event::NodeDrained {
+                    node,
+                    mark,
+                    automatic: true,
+                } => self.losses.push((mark.since, *node, None)),
+                Event::GpuOrdered {
+                    node,
+                    uuid,
+                    what: GpuAction::Repair,
+                    at,
+                    ..
+                } => self.judge_breaker(*node, uuid, *at)?,
                 Event::RunUnneeded { .. } => self.unneeded += 1,
                 Event::RunSuspended { .. } => self.suspensions += 1,
                 Event::NodeFenced { by, .. } => self.fenced += u64::from(by == "fence_program"),
@@ -163,6 +204,36 @@ impl Truth {
                 }
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// What leaves service by itself within an hour is a node or a tenth of the pool at most, whenever the breaker allows one more.
+    fn judge_breaker(&mut self, node: NodeId, uuid: &str, at: Timestamp) -> Result<(), String> {
+        self.losses.push((at, node, Some(uuid.to_owned())));
+        self.losses.retain(|(lost, ..)| *lost > at.plus_secs(-3600));
+        let mut by_node: BTreeMap<NodeId, (bool, BTreeSet<&str>)> = BTreeMap::new();
+        for (_, node, uuid) in &self.losses {
+            let lost = by_node.entry(*node).or_default();
+            match uuid {
+                Some(uuid) => drop(lost.1.insert(uuid)),
+                None => lost.0 = true,
+            }
+        }
+        let (machines, gpus) = self.pool;
+        let part = |(whole, lost): &(bool, BTreeSet<&str>)| match whole {
+            true => 1000,
+            false => (lost.len().min(gpus) * 1000 / gpus) as u64,
+        };
+        let lost: u64 = by_node.values().map(part).sum();
+        self.allowed += 1;
+        self.most_lost = self.most_lost.max(lost);
+        let bound = (machines as u64 * 100).max(1000);
+        // A backup does not know what was lost since.
+        if lost > bound && !self.went_back {
+            return Err(format!(
+                "the breaker allows a step of {uuid} with {lost} thousandths of nodes lost in an hour, and {bound} is the most"
+            ));
         }
         Ok(())
     }

@@ -83,13 +83,9 @@ fn small_day() -> Scenario {
         },
     ];
     Scenario {
-        seed: 4,
-        machines: 2,
-        gpus: 2,
-        wait_for_lost: false,
-        fence_fails: None,
         acts,
         calm_from: 30_000,
+        ..Scenario::new(4, 2, 2)
     }
 }
 
@@ -153,13 +149,10 @@ fn a_job_that_stands_still_on_a_silent_node_waits_for_the_fence_program() {
                 },
             ];
             let scenario = Scenario {
-                seed,
-                machines: 2,
-                gpus: 2,
-                wait_for_lost: false,
                 fence_fails: Some(5),
                 acts,
                 calm_from: 400_000,
+                ..Scenario::new(seed, 2, 2)
             };
             must_rest(&scenario).fenced
         })

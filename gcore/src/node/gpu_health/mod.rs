@@ -242,6 +242,9 @@ impl NodeHealth {
         out: &mut Vec<HealthAction>,
     ) {
         if sweep.len() > 1 && sweep.iter().all(|gpu| gpu.reading.fault.is_some()) {
+            // A GPU that fell silent before the others, and answers after them, was not silent by itself.
+            let records = self.gpus.values_mut();
+            records.for_each(|record| record.watch.begin_states_anew());
             return;
         }
         let type_of = |uuid: &Option<String>| {

@@ -34,10 +34,14 @@ impl WatchedNode {
 
     /// A sweep over eight GPUs of which these are silent, ten seconds after the one before, and the steps then.
     fn look(&mut self, lost: &[u32]) -> Vec<HealthAction> {
+        self.look_at(lost, ReadFailureKind::Lost)
+    }
+
+    fn look_at(&mut self, silent: &[u32], kind: ReadFailureKind) -> Vec<HealthAction> {
         self.now = self.now.plus_secs(10);
         let fault = |index| {
-            lost.contains(&index).then(|| ReadFailure {
-                kind: ReadFailureKind::Lost,
+            silent.contains(&index).then(|| ReadFailure {
+                kind,
                 text: "GPU is lost".into(),
             })
         };
@@ -183,6 +187,22 @@ fn all_gpus_silent_at_once_are_the_drivers_trouble_and_seven_are_not() {
     assert!(node.out().is_empty());
     node.look(&[0, 1, 2, 3, 4, 5, 6]);
     assert_eq!(node.out().len(), 7);
+}
+
+#[test]
+fn a_gpu_that_hangs_before_and_after_a_silent_driver_does_not_hang_by_itself() {
+    let mut node = WatchedNode::new();
+    node.look_at(&[4], ReadFailureKind::Hangs);
+    for _ in 0..8 {
+        node.look_at(&[0, 1, 2, 3, 4, 5, 6, 7], ReadFailureKind::Hangs);
+    }
+    node.look_at(&[4], ReadFailureKind::Hangs);
+    node.look(&[]);
+    assert!(node.out().is_empty());
+    for _ in 0..7 {
+        node.look_at(&[4], ReadFailureKind::Hangs);
+    }
+    assert_eq!(node.out(), [4]);
 }
 
 #[test]

@@ -277,6 +277,15 @@ impl GpuWatch {
         changes
     }
 
+    /// What was seen of states so far does not count to how long they last. Signs that stand go on standing.
+    pub(super) fn begin_states_anew(&mut self) {
+        for tally in self.tallies.values_mut() {
+            if tally.standing.is_none() {
+                tally.since = None;
+            }
+        }
+    }
+
     /// Signs that stand, in the order of their names.
     pub fn standing(&self) -> impl Iterator<Item = &Sign> {
         self.tallies

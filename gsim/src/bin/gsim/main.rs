@@ -7,6 +7,7 @@ mod out;
 
 mod bench_command;
 mod files;
+mod health_command;
 mod replay_command;
 mod run_command;
 
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 use gsim::fuzz::{Failure, run, shrink};
 use gsim::inputs::ClusterArgs;
 use gsim::scenario::Scenario;
+use health_command::HealthArgs;
 use run_command::OutputArgs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,6 +80,8 @@ enum Subcommands {
         #[arg(long)]
         no_shrink: bool,
     },
+    /// Simulate GPUs that fall ill and sensors that lie; no healthy GPU may be drained
+    Health(HealthArgs),
     /// Feed a controller's own trace through core and scheduler again and compare every decision
     Replay(replay_command::ReplayArgs),
     /// Run one seed and print its acts; where it fails, everything that happens
@@ -142,6 +146,7 @@ fn main() -> ExitCode {
             nodes,
             shrink,
         } => replay_seed(seed, nodes, shrink),
+        Subcommands::Health(args) => health_command::run(&args),
         Subcommands::Replay(args) => match replay_command::run(&args) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
