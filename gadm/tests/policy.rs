@@ -85,7 +85,7 @@ fn accounts_are_set_in_sacctmgrs_words() {
     check(
         &["account", "set", "vision", "share=3"],
         expect![[r#"
-        stderr: gadm: share= cannot be set for accounts. Did you mean "shares"? Keys: parent, description, shares, guaranteed, limit, lend_limit, allow_qos, default_qos, coordinators, users_only, closed, group.running_jobs, group.submitted_jobs, group.gpus, group.cpus, group.nodes, group.running_gpu_hours, group.array_tasks, group.submits_per_minute, per_user.running_jobs, per_user.submitted_jobs, per_user.gpus, per_user.cpus, per_user.nodes, per_user.running_gpu_hours, per_user.array_tasks, per_user.submits_per_minute
+        stderr: gadm: share= cannot be set for accounts. Did you mean "shares"? Keys: parent, description, shares, guaranteed, limit, lend_limit, group.running_jobs, group.submitted_jobs, group.gpus, group.cpus, group.nodes, group.running_gpu_hours, group.array_tasks, group.submits_per_minute, per_user.running_jobs, per_user.submitted_jobs, per_user.gpus, per_user.cpus, per_user.nodes, per_user.running_gpu_hours, per_user.array_tasks, per_user.submits_per_minute, allow_qos, default_qos, coordinators, users_only, closed
         exit: Some(2)
     "#]],
     );
