@@ -11,7 +11,7 @@ use crate::preempt::leaving::promised_guarantee;
 use crate::queue_order::{guaranteed_as, may_start};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{Budget, BudgetKind, Limits, Period};
+use gmodel::policy::{Budget, BudgetKind, Period};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use gpolicy::account_tree::AccountTree;
@@ -28,10 +28,12 @@ use std::sync::Arc;
 pub mod holder;
 mod kept_idle;
 mod nominated_usage;
+mod page;
 mod shortage;
 
 use holder::{LimitKind, LimitRefusal};
 use nominated_usage::NominatedUsage;
+use page::{AccountPage, Page, stricter};
 pub use shortage::Shortage;
 
 /// Periods of a cap that are looked into, the present one first.
@@ -78,25 +80,6 @@ pub struct Ledger {
     /// To jobs for which others go; and what of guarantees is theirs, each with its account.
     nominated: Vec<NominatedUsage>,
     claimed: BTreeMap<(JobId, bool), (u32, Holding)>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct AccountPage {
-    group: Option<Bound>,
-    per_user: Option<Bound>,
-    has_user_bounds: bool,
-    held: Meter,
-    /// In their present periods.
-    budgets: Vec<(Budget, BudgetUse)>,
-}
-
-/// Of a QOS or a partition.
-#[derive(Clone, Debug, Default)]
-struct Page {
-    group: Option<Bound>,
-    per_user: Option<Bound>,
-    per_account: Option<Bound>,
-    held: Meter,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -1030,32 +1013,6 @@ impl Entry {
             before: run.class,
             class: None,
         }
-    }
-}
-
-impl Page {
-    fn new([group, per_user, per_account]: [&Limits; 3], types: &GpuTypes) -> Self {
-        Self {
-            group: Bound::new(group, types),
-            per_user: Bound::new(per_user, types),
-            per_account: Bound::new(per_account, types),
-            held: Meter::default(),
-        }
-    }
-}
-
-/// A user's own limits; where they say nothing, those of each user.
-fn stricter(own: &Limits, each: &Limits) -> Limits {
-    let own = own.clone();
-    Limits {
-        running_jobs: own.running_jobs.or(each.running_jobs),
-        submitted_jobs: own.submitted_jobs.or(each.submitted_jobs),
-        gpus: own.gpus.or_else(|| each.gpus.clone()),
-        cpus: own.cpus.or(each.cpus),
-        nodes: own.nodes.or(each.nodes),
-        running_gpu_hours: own.running_gpu_hours.or(each.running_gpu_hours),
-        array_tasks: own.array_tasks.or(each.array_tasks),
-        submits_per_minute: own.submits_per_minute.or(each.submits_per_minute),
     }
 }
 

@@ -445,13 +445,9 @@ impl Cluster {
         left
     }
 
-    /// What has not come to rest: empty when all is well.
-    pub fn unrest(&self) -> Vec<String> {
-        let mut left: Vec<String> = Vec::new();
-        let state = &self.controller.state;
-        if !self.controller.up {
-            return vec!["the controller is down".into()];
-        }
+    /// Jobs and arrays that have not come to rest.
+    fn unrest_of_queue(&self) -> Vec<String> {
+        let (state, mut left) = (&self.controller.state, Vec::new());
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
             if job.spec.deadline.is_some() || is_hopeless(job.reason.code) {
                 left.push(format!("job {} is to be cancelled", job.shown_id()));
@@ -487,6 +483,16 @@ impl Cluster {
                 ));
             }
         }
+        left
+    }
+
+    /// What has not come to rest: empty when all is well.
+    pub fn unrest(&self) -> Vec<String> {
+        if !self.controller.up {
+            return vec!["the controller is down".into()];
+        }
+        let mut left = self.unrest_of_queue();
+        let state = &self.controller.state;
         if self.fences_open > 0 {
             left.push("a node is about to be powered off".into());
         }

@@ -517,11 +517,8 @@ impl NodeGpus {
             let leaves = out && !followed.is_out;
             let returns = !out && followed.is_out;
             let mut wrong = None;
-            if (leaves || suspect)
-                && !held
-                && !silent_alone
-                && !board.may_leave(&record.reason, now)
-            {
+            let may_leave = held || silent_alone || board.may_leave(&record.reason, now);
+            if (leaves || suspect) && !may_leave {
                 self.tally.wrong += 1;
                 wrong = Some(format!("is well, and is drained: {}", record.reason));
             }
@@ -555,10 +552,8 @@ impl NodeGpus {
                 let text = format!("is well, and does not come back: {}", record.fault());
                 wrong.get_or_insert(text);
             }
-            if let Some(text) = wrong {
-                let text = format!("{}: {text}", board.uuid);
-                outcome.violation.get_or_insert(text);
-            }
+            let text = wrong.map(|text| format!("{}: {text}", board.uuid));
+            outcome.violation = outcome.violation.take().or(text);
         }
     }
 

@@ -180,13 +180,12 @@ impl Scenario {
         let machines = machines.unwrap_or_else(|| prng.range(2, 8) as u16);
         let calm_from = prng.range(200, 1500) * 1000;
         let scale = usize::from(machines / 50).max(1);
-        let mut acts = Vec::new();
-        for _ in 0..scale * prng.range(5, 40) as usize {
-            acts.push(Act {
-                at: prng.range(0, calm_from),
-                what: submission(&mut prng),
-            });
-        }
+        let submissions = scale * prng.range(5, 40) as usize;
+        let submit = |_| Act {
+            at: prng.range(0, calm_from),
+            what: submission(&mut prng),
+        };
+        let mut acts: Vec<Act> = (0..submissions).map(submit).collect();
         let drawn = |prng: &mut Prng, from, what| Act {
             at: prng.range(from, calm_from),
             what,
@@ -200,26 +199,18 @@ impl Scenario {
             acts.push(drawn(&mut prng, 0, what));
         }
         if prng.one_in(4) {
-            let backup = drawn(&mut prng, 0, ActKind::Backup);
-            let backup_at = backup.at;
-            acts.push(backup);
+            acts.push(drawn(&mut prng, 0, ActKind::Backup));
+            let backup_at = acts[acts.len() - 1].at;
             for _ in 0..prng.range(1, 2) {
-                let what = ActKind::Restore {
-                    millis: prng.range(0, 20_000),
-                };
-                acts.push(drawn(&mut prng, backup_at, what));
+                let millis = prng.range(0, 20_000);
+                acts.push(drawn(&mut prng, backup_at, ActKind::Restore { millis }));
             }
         }
         // Chances of their own: older seeds are what they were but for these.
         let mut later = Prng::new(seed, 5);
         if later.one_in(2) {
             for _ in 0..scale * later.range(1, 12) as usize {
-                let pick = later.below(1 << 20);
-                let what = if later.one_in(3) {
-                    ActKind::GoOn { pick }
-                } else {
-                    ActKind::Suspend { pick }
-                };
+                let what = suspension(&mut later);
                 acts.push(drawn(&mut later, 0, what));
             }
         }
@@ -229,11 +220,9 @@ impl Scenario {
         // And of their own again: half of the seeds watch their GPUs, which fall ill.
         let mut sick = Prng::new(seed, 6);
         let watches_gpus = sick.one_in(2) && machines <= 64;
-        let faults = if watches_gpus { sick.range(1, 40) } else { 0 };
-        acts.extend((0..faults).map(|_| Act {
-            at: sick.range(0, calm_from),
-            what: ActKind::Gpu(gpu_act(&mut sick, usize::from(machines), usize::from(gpus))),
-        }));
+        if watches_gpus {
+            acts.extend(gpu_faults(&mut sick, machines, gpus, calm_from));
+        }
         acts.sort_by_key(|act| act.at);
         Self {
             wait_for_lost,
@@ -244,6 +233,26 @@ impl Scenario {
             ..Self::new(seed, machines, gpus)
         }
     }
+}
+
+/// An operator suspends a run, or resumes one.
+fn suspension(prng: &mut Prng) -> ActKind {
+    let pick = prng.below(1 << 20);
+    if prng.one_in(3) {
+        ActKind::GoOn { pick }
+    } else {
+        ActKind::Suspend { pick }
+    }
+}
+
+fn gpu_faults(prng: &mut Prng, machines: u16, gpus: u16, calm_from: i64) -> Vec<Act> {
+    let faults = prng.range(1, 40);
+    let fault = |_| Act {
+        at: prng.range(0, calm_from),
+        what: ActKind::Gpu(gpu_act(prng, usize::from(machines), usize::from(gpus))),
+    };
+
+    (0..faults).map(fault).collect()
 }
 
 /// A fault of a GPU, or a lie about healthy ones.

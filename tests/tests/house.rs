@@ -38,12 +38,12 @@ const RULES: &[(Rule, usize, &str)] = &[
 /// A crate that misses a rule, with its bound. A crate that keeps the rule leaves the list.
 const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::Fields, "gsched", 22),
-    (Rule::FileLines, "gsched", 1060),
+    (Rule::FileLines, "gsched", 1020),
     (Rule::ImplFiles, "gsched", 5),
     (Rule::LongFunctions, "gadm", 1),
     (Rule::LongFunctions, "gq", 15),
-    (Rule::LongFunctions, "gsched", 36),
-    (Rule::LongFunctions, "gsim", 3),
+    (Rule::LongFunctions, "gsched", 34),
+    (Rule::LongFunctions, "gsim", 2),
     (Rule::LongFunctions, "gslurm", 2),
     (Rule::LongFunctions, "gsub", 1),
     (Rule::TupleArguments, "gsched", 33),
@@ -112,6 +112,7 @@ const EXCUSED: &[(&str, &str, &str)] = &[
     ("gq", "AccountingArgs", "the options of gacct"),
     ("gq", "NodeArgs", "the options of gnodes"),
     ("gq", "QueueArgs", "the options of gq"),
+    ("gsim", "happens", "one match over the simulated events"),
     ("gsim", "Measures", "the rows that gsim run prints"),
     (
         "gstepd",
