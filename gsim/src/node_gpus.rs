@@ -178,8 +178,11 @@ impl NodeGpus {
         }
     }
 
-    /// A daemon begins with what is on the disk.
+    /// A daemon begins with what is on the disk. Counters reach the disk once a minute, so its first reading may be the first of all.
     pub fn daemon_begins(&mut self, boot: String, now: i64) {
+        self.boards
+            .iter_mut()
+            .for_each(|board| board.is_known = false);
         let text = serde_json::to_vec(&self.stored).expect("the state is JSON");
         let mut health: NodeHealth = serde_json::from_slice(&text).expect("what was written");
         health.means = self.means.clone();
@@ -197,9 +200,6 @@ impl NodeGpus {
 
     /// The disk is lost, and with it what was known.
     pub fn lose_spool(&mut self) {
-        self.boards
-            .iter_mut()
-            .for_each(|board| board.is_known = false);
         self.stored = NodeHealth::default();
         self.live = None;
     }

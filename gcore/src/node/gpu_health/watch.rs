@@ -438,19 +438,20 @@ impl Baseline {
     }
 }
 
-/// By how much a counter rose since the reading before. One that fell began anew, once that is believed: then all it shows is new.
+/// By how much a counter rose since the reading before. One that fell begins anew once that is believed, as at a first reading.
 fn rise(before: Option<&Baseline>, counted: SignCounter, reading: &GpuReading) -> u64 {
     let new = counter(counted, reading);
+    // At a first reading, errors since the driver was loaded count as new; other counters may be years old.
+    let at_first = match counted {
+        SignCounter::EccUncorrected => new.unwrap_or(0),
+        _ => 0,
+    };
     let Some(before) = before else {
-        // At the first reading, errors since the driver was loaded count as new; other counters may be years old.
-        return match counted {
-            SignCounter::EccUncorrected => new.unwrap_or(0),
-            _ => 0,
-        };
+        return at_first;
     };
     let risen = match (before.counters.get(counted.word()), new) {
         (Some(old), Some(new)) if new >= *old => new - old,
-        (Some(_), Some(new)) if before.has_fallen(counted.word()) => new,
+        (Some(_), Some(_)) if before.has_fallen(counted.word()) => at_first,
         _ => 0,
     };
     // The sum over the board's life never begins anew.

@@ -296,6 +296,21 @@ fn counters_that_begin_anew_are_not_taken_for_a_rise_of_what_is_gone() {
 }
 
 #[test]
+fn a_counter_that_fell_for_good_begins_anew_without_a_sign() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let mut reading = healthy();
+    for (look, errors) in [(0, 40_002)].into_iter().chain((1..200).map(|look| (look, 40_000))) {
+        reading.nvlink_errors = Some(errors);
+        let changes = watch.read(&catalogue, &reading, at(10 * look));
+        assert_eq!(changes, [], "look {look}");
+    }
+    reading.nvlink_errors = Some(9_999_999);
+    let changes = watch.read(&catalogue, &reading, at(2000));
+    assert_eq!(raised(&changes), ["nvlink-errors"]);
+}
+
+#[test]
 fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
     let catalogue = Catalogue::built_in();
     let mut alone = healthy();
