@@ -300,7 +300,10 @@ fn a_counter_that_fell_for_good_begins_anew_without_a_sign() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
     let mut reading = healthy();
-    for (look, errors) in [(0, 40_002)].into_iter().chain((1..200).map(|look| (look, 40_000))) {
+    for (look, errors) in [(0, 40_002)]
+        .into_iter()
+        .chain((1..200).map(|look| (look, 40_000)))
+    {
         reading.nvlink_errors = Some(errors);
         let changes = watch.read(&catalogue, &reading, at(10 * look));
         assert_eq!(changes, [], "look {look}");
