@@ -110,8 +110,8 @@ pub(crate) fn index_deadline(
 }
 
 /// Sets what of a dependency is not met, with the index that follows from it.
-pub(crate) fn set_waits(state: &mut State, who: EntryId, waits: Option<Box<OpenDependency>>) {
-    let slot = match who {
+pub(crate) fn set_waits(state: &mut State, entry: EntryId, waits: Option<Box<OpenDependency>>) {
+    let slot = match entry {
         EntryId::Job(id) => {
             &mut state
                 .jobs
@@ -129,9 +129,9 @@ pub(crate) fn set_waits(state: &mut State, who: EntryId, waits: Option<Box<OpenD
     };
     let before = std::mem::replace(slot, waits.clone());
     for wait in before.iter().flat_map(|waits| &waits.on) {
-        state.index.dependents.remove(&(wait.of, who));
+        state.index.dependents.remove(&(wait.of, entry));
     }
-    index_waits(state, who, waits.as_deref());
+    index_waits(state, entry, waits.as_deref());
 }
 
 pub(crate) fn index_run(state: &mut State, run: &Run) {

@@ -332,17 +332,17 @@ pub(crate) fn close_array(array: &mut Array, at: Timestamp) {
 
 pub(crate) fn waits_changed(
     state: &mut State,
-    who: EntryId,
+    entry: EntryId,
     waits: Option<Box<OpenDependency>>,
     at: Timestamp,
 ) {
     let still = waits.is_some();
-    set_waits(state, who, waits);
+    set_waits(state, entry, waits);
     if still {
         return;
     }
     // Its age counts from here, as in Slurm.
-    let (eligible, reason, spec) = match who {
+    let (eligible, reason, spec) = match entry {
         EntryId::Job(id) => {
             let job = job_mut(state, id);
             (&mut job.eligible, &mut job.reason, job.spec.clone())
@@ -360,7 +360,7 @@ pub(crate) fn waits_changed(
     ) {
         *reason = Reason::default();
     }
-    index_begin(state, who.id(), eligible, eligible, &spec);
+    index_begin(state, entry.id(), eligible, eligible, &spec);
 }
 
 pub(crate) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {

@@ -81,8 +81,8 @@ pub fn apply(state: &mut State, event: &Event) {
             by,
             at,
         } => jobs::tasks_cancelled(state, *array, positions, by, *at),
-        Event::WaitsChanged { who, waits, at } => {
-            jobs::waits_changed(state, *who, waits.clone(), *at)
+        Event::WaitsChanged { entry, waits, at } => {
+            jobs::waits_changed(state, *entry, waits.clone(), *at)
         }
         Event::JobRequeued { .. } | Event::TasksRequeued { .. } => requeue::apply(state, event),
         Event::ReasonsGiven { jobs, arrays } => {
@@ -94,11 +94,11 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::NominationChanged {
-            who,
+            entry,
             reason,
             nomination,
         } => {
-            let (known_reason, known) = match who {
+            let (known_reason, known) = match entry {
                 EntryId::Job(id) => {
                     let job = job_mut(state, *id);
                     (&mut job.reason, &mut job.nomination)

@@ -117,7 +117,8 @@ pub enum Event {
     },
     /// What of a dependency is not met; `None`: nothing.
     WaitsChanged {
-        who: EntryId,
+        #[serde(rename = "who")]
+        entry: EntryId,
         waits: Option<Box<OpenDependency>>,
         at: Timestamp,
     },
@@ -137,7 +138,8 @@ pub enum Event {
     /// victims are gone.
     #[serde(rename = "RoomPromised")]
     NominationChanged {
-        who: EntryId,
+        #[serde(rename = "who")]
+        entry: EntryId,
         reason: Reason,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nomination: Option<Nomination>,
@@ -651,19 +653,19 @@ impl Event {
                 ..none
             },
             Self::WaitsChanged {
-                who: EntryId::Job(id),
+                entry: EntryId::Job(id),
                 ..
             }
             | Self::NominationChanged {
-                who: EntryId::Job(id),
+                entry: EntryId::Job(id),
                 ..
             } => job(*id),
             Self::WaitsChanged {
-                who: EntryId::Array(id),
+                entry: EntryId::Array(id),
                 ..
             }
             | Self::NominationChanged {
-                who: EntryId::Array(id),
+                entry: EntryId::Array(id),
                 ..
             } => of_array(*id),
             Self::ArrayHeld { array, .. }

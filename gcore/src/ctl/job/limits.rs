@@ -105,7 +105,10 @@ impl LimitScope<'_> {
 
     /// Jobs that count against the scope and are not over.
     fn jobs(&self, state: &State, spec: &JobSpec) -> u64 {
-        state.index.tally.count(|who| self.counts(state, spec, who))
+        state
+            .index
+            .tally
+            .count(|subject| self.counts(state, spec, subject))
     }
 
     /// Whether jobs of this account, user, QOS and partition count against it.

@@ -16,7 +16,7 @@ pub(crate) type NominatedNodes = BTreeMap<NodeId, BTreeSet<EntryId>>;
 
 /// A reason for a job or an array, with its nomination.
 struct NewReason {
-    who: EntryId,
+    entry: EntryId,
     reason: Reason,
     nomination: Option<Nomination>,
 }
@@ -28,12 +28,12 @@ pub(crate) fn enter(tx: &mut Tx, plan: PlanReasons) {
     let mut all = plan.each();
     if is_new(state, tx.now) {
         let has_nodes =
-            |who: EntryId| nomination_of(state, who).is_some_and(|one| !one.nodes.is_empty());
-        all.retain(|new| !has_nodes(new.who));
+            |entry: EntryId| nomination_of(state, entry).is_some_and(|one| !one.nodes.is_empty());
+        all.retain(|new| !has_nodes(new.entry));
     }
     if nodes_return(state, tx.now) {
         let is_fresh = |new: &&mut NewReason| {
-            new.nomination.is_some() && nomination_of(state, new.who).is_none()
+            new.nomination.is_some() && nomination_of(state, new.entry).is_none()
         };
         for new in all.iter_mut().filter(is_fresh) {
             new.nomination = None;
@@ -60,12 +60,12 @@ impl PlanReasons {
         let mut of_arrays: BTreeMap<JobId, Nomination> =
             self.array_nominations.into_iter().collect();
         let jobs = self.jobs.into_iter().map(|(id, reason)| NewReason {
-            who: EntryId::Job(id),
+            entry: EntryId::Job(id),
             reason,
             nomination: nominations.remove(&id),
         });
         let arrays = self.arrays.into_iter().map(|(id, reason)| NewReason {
-            who: EntryId::Array(id),
+            entry: EntryId::Array(id),
             reason,
             nomination: of_arrays.remove(&id),
         });
@@ -75,8 +75,8 @@ impl PlanReasons {
 
 /// Gives pending jobs and arrays newer reasons, which end nominations.
 pub(crate) fn give_reasons(tx: &mut Tx, reasons: Vec<(EntryId, Reason)>) {
-    let new = |(who, reason)| NewReason {
-        who,
+    let new = |(entry, reason)| NewReason {
+        entry,
         reason,
         nomination: None,
     };
@@ -87,20 +87,20 @@ fn tell(tx: &mut Tx, all: Vec<NewReason>) {
     let mut given = (Vec::new(), Vec::new());
     for new in all {
         let NewReason {
-            who,
+            entry,
             reason,
             nomination,
         } = new;
-        let Some(known) = reason_of(tx.state, who) else {
+        let Some(known) = reason_of(tx.state, entry) else {
             continue;
         };
-        let is_nominated_anew = nomination_of(tx.state, who) != nomination.as_ref();
+        let is_nominated_anew = nomination_of(tx.state, entry) != nomination.as_ref();
         if *known == reason && !is_nominated_anew {
             continue;
         }
-        match who {
-            who if is_nominated_anew => tx.emit(Event::NominationChanged {
-                who,
+        match entry {
+            entry if is_nominated_anew => tx.emit(Event::NominationChanged {
+                entry,
                 reason,
                 nomination,
             }),
@@ -114,8 +114,8 @@ fn tell(tx: &mut Tx, all: Vec<NewReason>) {
     }
 }
 
-fn nomination_of(state: &State, who: EntryId) -> Option<&Nomination> {
-    match who {
+fn nomination_of(state: &State, entry: EntryId) -> Option<&Nomination> {
+    match entry {
         EntryId::Job(id) => state
             .job(id)
             .filter(|job| job.state == JobState::Pending)?
@@ -125,8 +125,8 @@ fn nomination_of(state: &State, who: EntryId) -> Option<&Nomination> {
     }
 }
 
-fn reason_of(state: &State, who: EntryId) -> Option<&Reason> {
-    match who {
+fn reason_of(state: &State, entry: EntryId) -> Option<&Reason> {
+    match entry {
         EntryId::Job(id) => state
             .job(id)
             .filter(|job| job.state == JobState::Pending)
@@ -142,9 +142,9 @@ pub(crate) fn nominated_until_all_report(state: &State, now: Timestamp) -> Nomin
     if !nodes_return(state, now) {
         return nominated;
     }
-    for (who, nodes) in nominations(state) {
+    for (entry, nodes) in nominations(state) {
         for node in nodes {
-            nominated.entry(*node).or_default().insert(who);
+            nominated.entry(*node).or_default().insert(entry);
         }
     }
     nominated
@@ -170,28 +170,32 @@ fn nominations(state: &State) -> impl Iterator<Item = (EntryId, &[NodeId])> {
         .filter(|array| !array.pending.is_empty())
         .map(|array| (EntryId::Array(array.id), &array.nomination));
     jobs.chain(arrays)
-        .filter_map(|(who, nomination)| Some((who, &nomination.as_ref()?.nodes[..])))
+        .filter_map(|(entry, nomination)| Some((entry, &nomination.as_ref()?.nodes[..])))
 }
 
 /// The nominated job that a start would take nodes from. Where headroom is kept, nominated jobs count on idle nodes elsewhere, too.
-pub(crate) fn whose(state: &State, promised: &NominatedNodes, start: &Start) -> Option<JobId> {
-    if promised.is_empty() {
+pub(crate) fn nominated_job(
+    state: &State,
+    nominated: &NominatedNodes,
+    start: &Start,
+) -> Option<JobId> {
+    if nominated.is_empty() {
         return None;
     }
-    let who = waits_as(state, start.job);
+    let entry = waits_as(state, start.job);
     let mut on = start
         .allocation
         .iter()
-        .filter_map(|share| promised.get(&share.node));
-    let there = on.find(|whom| !whom.contains(&who));
+        .filter_map(|share| nominated.get(&share.node));
+    let there = on.find(|jobs| !jobs.contains(&entry));
     let anywhere = || {
-        promised
+        nominated
             .values()
-            .find(|whom| keeps_idle(state) && !whom.contains(&who))
+            .find(|jobs| keeps_idle(state) && !jobs.contains(&entry))
     };
     there
         .or_else(anywhere)
-        .and_then(|whom| match whom.first()? {
+        .and_then(|jobs| match jobs.first()? {
             EntryId::Job(id) | EntryId::Array(id) => Some(*id),
         })
 }
@@ -217,8 +221,8 @@ pub(crate) fn tell_kept(tx: &mut Tx, job: JobId, preemptor: JobId) {
         "nodes are held for preempting job {preemptor} until all nodes re-register after the controller restart"
     );
     let reason = Reason::new(ReasonCode::Priority, text);
-    let who = waits_as(tx.state, job);
-    give_reasons(tx, vec![(who, reason)]);
+    let entry = waits_as(tx.state, job);
+    give_reasons(tx, vec![(entry, reason)]);
 }
 
 fn waits_as(state: &State, job: JobId) -> EntryId {

@@ -246,14 +246,14 @@ fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> HoldMark {
     }
 }
 
-fn wait_for(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
+fn wait_for(tx: &mut Tx, entry: EntryId, waits: Option<Box<OpenDependency>>) {
     if waits.is_some() {
         tx.emit(Event::WaitsChanged {
-            who,
+            entry,
             waits,
             at: tx.now,
         });
-        dependency::settle::cancel_hopeless(tx, who);
+        dependency::settle::cancel_hopeless(tx, entry);
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn handle(
     }
     let id = JobId(tx.state.next_job);
     let waits = open_dependency(tx, id, &spec, &mut notes)?;
-    let who = if spec.array.is_some() {
+    let entry = if spec.array.is_some() {
         EntryId::Array(id)
     } else {
         EntryId::Job(id)
@@ -59,11 +59,11 @@ pub(crate) fn handle(
     memos::note_submission(tx.state, &noted, tx.now);
     if waits.is_some() {
         tx.emit(Event::WaitsChanged {
-            who,
+            entry,
             waits,
             at: tx.now,
         });
-        cancel_hopeless(tx, who);
+        cancel_hopeless(tx, entry);
     }
     Ok(Reply::Submitted {
         id,

@@ -298,18 +298,18 @@ fn changed(tx: &mut Tx, actor: &Actor, found: &TargetRecord, change: &JobChange)
 }
 
 /// A new dependency holds from now; one that can never be met cancels.
-fn wait_anew(tx: &mut Tx, who: EntryId, waits: Option<Box<OpenDependency>>) {
-    let is_there = match who {
+fn wait_anew(tx: &mut Tx, entry: EntryId, waits: Option<Box<OpenDependency>>) {
+    let is_there = match entry {
         EntryId::Job(id) => tx.state.jobs.contains(id),
         EntryId::Array(id) => tx.array(id).is_some_and(|array| !array.pending.is_empty()),
     };
     if is_there {
         tx.emit(Event::WaitsChanged {
-            who,
+            entry,
             waits,
             at: tx.now,
         });
-        cancel_hopeless(tx, who);
+        cancel_hopeless(tx, entry);
     }
 }
 

@@ -23,8 +23,8 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
         suspend::enter(tx, plan.resumes);
         let promised = pending_reason::nominated_until_all_report(tx.state, tx.now);
         for start in plan.starts {
-            if let Some(whose) = pending_reason::whose(tx.state, &promised, &start) {
-                pending_reason::tell_kept(tx, start.job, whose);
+            if let Some(nominee) = pending_reason::nominated_job(tx.state, &promised, &start) {
+                pending_reason::tell_kept(tx, start.job, nominee);
                 continue;
             }
             if !is_respecified(tx.state, start.job, plan.made_from) {

@@ -64,7 +64,7 @@ pub(crate) fn resolve(
 /// As [`resolve`], and if the job would wait for itself.
 pub(crate) fn resolve_again(
     tx: &Tx,
-    who: EntryId,
+    entry: EntryId,
     asker: DependentJob,
     ran: bool,
 ) -> Result<Option<Box<OpenDependency>>, Refusal> {
@@ -86,10 +86,10 @@ pub(crate) fn resolve_again(
         }))
     });
     match waits {
-        Some(waits) if closes_circle(tx.state, who, &waits) => {
+        Some(waits) if closes_circle(tx.state, entry, &waits) => {
             let text = format!(
                 "--dependency {dependency}: what job {} would wait for waits for it.",
-                who.id()
+                entry.id()
             );
             Err(Refusal::conflict(text).about(RefusalKind::Dependency))
         }
@@ -341,7 +341,7 @@ pub(crate) fn match_tasks(
 }
 
 /// Whether the dependent would wait, through any number of jobs, for itself.
-pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency) -> bool {
+pub(crate) fn closes_circle(state: &State, entry: EntryId, waits: &OpenDependency) -> bool {
     let mut open: Vec<(JobId, bool)> = waits.on.iter().map(|wait| (wait.of, wait.whole)).collect();
     let mut seen: BTreeSet<(JobId, bool)> = open.iter().copied().collect();
     while let Some((of, whole)) = open.pop() {
@@ -349,7 +349,7 @@ pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency)
             Some(task) => Some(task.array),
             None => state.array_of(of).map(|(array, _)| array.id),
         };
-        let is_who = match who {
+        let is_entry = match entry {
             EntryId::Job(id) => {
                 let mine = state
                     .job(id)
@@ -359,7 +359,7 @@ pub(crate) fn closes_circle(state: &State, who: EntryId, waits: &OpenDependency)
             }
             EntryId::Array(id) => array == Some(id),
         };
-        if is_who {
+        if is_entry {
             return true;
         }
         for wait in waits_of(state, of, whole) {

@@ -57,17 +57,17 @@ pub(crate) fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
             .dependents
             .range(from(id)..from(JobId(id.0 + 1)))
     });
-    let waiting: BTreeSet<EntryId> = of_one.chain(of_array).map(|(_, who)| *who).collect();
+    let waiting: BTreeSet<EntryId> = of_one.chain(of_array).map(|(_, entry)| *entry).collect();
     let changed = (first == last).then_some(first);
-    for who in waiting {
-        look_again(tx, who, changed);
+    for entry in waiting {
+        look_again(tx, entry, changed);
     }
 }
 
 /// Checks the open conditions of one pending job or array again.
-pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
+pub(crate) fn look_again(tx: &mut Tx, entry: EntryId, changed: Option<JobId>) {
     let state = &*tx.state;
-    let record = match who {
+    let record = match entry {
         EntryId::Job(id) => state.job(id).map(|job| (&job.waits, &job.spec, job.task)),
         EntryId::Array(id) => state
             .array(id)
@@ -77,7 +77,7 @@ pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
         return;
     };
     let asker = DependentJob {
-        id: who.id(),
+        id: entry.id(),
         spec,
         task,
     };
@@ -100,16 +100,16 @@ pub(crate) fn look_again(tx: &mut Tx, who: EntryId, changed: Option<JobId>) {
     }
     let waits = (!done).then(|| Box::new(left));
     tx.emit(Event::WaitsChanged {
-        who,
+        entry,
         waits,
         at: tx.now,
     });
-    cancel_hopeless(tx, who);
+    cancel_hopeless(tx, entry);
 }
 
 /// Cancels what can never start, if the job or the site wants that.
-pub(crate) fn cancel_hopeless(tx: &mut Tx, who: EntryId) {
-    match who {
+pub(crate) fn cancel_hopeless(tx: &mut Tx, entry: EntryId) {
+    match entry {
         EntryId::Job(id) => {
             let Some(job) = tx.job(id) else {
                 return;
@@ -150,20 +150,20 @@ pub(crate) fn cancel_hopeless(tx: &mut Tx, who: EntryId) {
 /// Violation: an index that differs from the records, or a condition that no job will ever decide.
 pub(crate) fn check(state: &State, found: &mut Vec<String>) {
     let mut index = BTreeSet::new();
-    let mut one = |who: EntryId, pending: bool, waits: &Option<Box<OpenDependency>>| {
+    let mut one = |entry: EntryId, pending: bool, waits: &Option<Box<OpenDependency>>| {
         let Some(waits) = waits else { return };
         if !pending {
-            found.push(format!("{who:?} has a dependency and is not pending"));
+            found.push(format!("{entry:?} has a dependency and is not pending"));
         }
         if waits.on.is_empty() {
-            found.push(format!("{who:?} waits for nothing"));
+            found.push(format!("{entry:?} waits for nothing"));
         }
         for wait in &waits.on {
-            index.insert((wait.of, who));
+            index.insert((wait.of, entry));
             let over = fate(state, &[], wait.of, wait.whole).is_none_or(|fate| fate.over);
             if over && wait.never.is_none() && wait.until.is_none() && !wait.is_by_task() {
                 found.push(format!(
-                    "{who:?} waits for {}, which is over: {}",
+                    "{entry:?} waits for {}, which is over: {}",
                     wait.of, wait.condition
                 ));
             }
