@@ -150,17 +150,17 @@ impl Windows {
             .filter(|(at, one)| one.nodes.contains(node) && self.bars(*at, claim));
         others
             .filter_map(|(at, one)| Some((at, next(&one.reservation, from)?)))
-            .filter(|(_, window)| window.0 < to)
+            .filter(|(_, window)| window.from < to)
             .min_by_key(|(_, window)| *window)
     }
 
     /// The beginnings and ends of the windows that keep jobs with a claim off their nodes, within a time.
-    pub fn edges_of_others(&self, claim: Claim, (from, to): Window) -> Vec<Timestamp> {
+    pub fn edges_of_others(&self, claim: Claim, Window { from, to }: Window) -> Vec<Timestamp> {
         let others = (0..self.list.len())
             .filter(|at| !self.list[*at].nodes.is_clear() && self.bars(*at, claim));
-        let windows = others.flat_map(|at| self.of(at, from).take_while(|window| window.0 < to));
+        let windows = others.flat_map(|at| self.of(at, from).take_while(|window| window.from < to));
         windows
-            .flat_map(|window| [window.0, window.1])
+            .flat_map(|window| [window.from, window.to])
             .filter(|at| from < *at && *at < to)
             .collect()
     }
@@ -185,14 +185,22 @@ impl Windows {
     /// Whether a job may be on a node for a time: within its own reservation, and with no other window until `beyond_secs`
     /// after it.
     #[inline]
-    pub fn open(&self, node: usize, claim: Claim, (from, to): Window, beyond_secs: i64) -> bool {
+    pub fn open(
+        &self,
+        node: usize,
+        claim: Claim,
+        Window { from, to }: Window,
+        beyond_secs: i64,
+    ) -> bool {
         if !self.concern(node, claim) {
             return true;
         }
         let mut until = to.plus_secs(beyond_secs);
         if let Some(own) = self.held_to(claim) {
             match next(own, from) {
-                Some(window) if window.0 <= from && to <= window.1 => until = until.min(window.1),
+                Some(window) if window.from <= from && to <= window.to => {
+                    until = until.min(window.to)
+                }
                 _ => return false,
             }
         }
@@ -209,8 +217,8 @@ impl Windows {
         let window = self
             .held_to(claim)
             .and_then(|own| next(own, at))
-            .filter(|window| window.0 <= at);
-        window.map_or(secs, |(_, to)| secs.min(left_secs(at, to)))
+            .filter(|window| window.from <= at);
+        window.map_or(secs, |window| secs.min(left_secs(at, window.to)))
     }
 
     /// Whether reservations let a job start on a node at a time.
@@ -232,7 +240,10 @@ impl Windows {
         }) && self.open(
             node,
             claim,
-            (from, from.plus_secs(i64::from(secs))),
+            Window {
+                from,
+                to: from.plus_secs(i64::from(secs)),
+            },
             beyond_secs,
         )
     }
@@ -243,7 +254,7 @@ impl Windows {
         let mut from = from;
         (0..MOST_WINDOWS).map_while(move |_| {
             let window = next(reservation, from)?;
-            from = window.1;
+            from = window.to;
             Some(window)
         })
     }
@@ -264,11 +275,11 @@ impl Windows {
             return self.first_between(node, claim, span, Timestamp(i64::MAX), &first);
         };
         self.of(own, span.from)
-            .take_while(|window| window.0 < span.until)
+            .take_while(|window| window.from < span.until)
             .find_map(|window| {
-                let from = span.from.max(window.0);
+                let from = span.from.max(window.from);
                 // With all its seconds; else until the window ends.
-                let last = window.1.plus_secs(-i64::from(span.secs));
+                let last = window.to.plus_secs(-i64::from(span.secs));
                 let whole = Span {
                     from,
                     until: span.until.min(last.plus_millis(1)),
@@ -278,8 +289,8 @@ impl Windows {
                     from: from.max(last.plus_millis(1)),
                     ..span
                 };
-                let found = self.first_between(node, claim, whole, window.1, &first);
-                found.or_else(|| self.first_cut(node, claim, cut, window.1, &first))
+                let found = self.first_between(node, claim, whole, window.to, &first);
+                found.or_else(|| self.first_cut(node, claim, cut, window.to, &first))
             })
     }
 
@@ -306,7 +317,7 @@ impl Windows {
                     .plus_secs(i64::from(span.secs) + span.beyond_secs)
                     .min(end),
             ) {
-                Some((_, window)) => from = window.1,
+                Some((_, window)) => from = window.to,
                 None => return Some(start),
             }
         }

@@ -7,8 +7,12 @@ use crate::pending_job::PendingJob;
 use gmodel::policy::{Repeat, Reservation};
 use gmodel::{JobSpec, Policy, Timestamp};
 
-/// Begin, and the end that is no longer in it.
-pub type Window = (Timestamp, Timestamp);
+/// A span of time; its end is no longer in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Window {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
 
 /// How many windows of two recurring reservations are compared.
 const MOST_MEETINGS: usize = 1_000;
@@ -19,7 +23,10 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
         .skip_until
         .map_or(after, |skipped| after.max(skipped));
     let millis = i64::from(reservation.duration_secs) * 1000;
-    let window = |start: Timestamp| (start, start.plus_millis(millis));
+    let window = |from: Timestamp| Window {
+        from,
+        to: from.plus_millis(millis),
+    };
     if millis == 0 {
         return None;
     }
@@ -28,7 +35,7 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
         .every_secs()
         .map(|secs| i64::from(secs) * 1000)
     else {
-        return Some(window(reservation.start)).filter(|window| window.1 > after);
+        return Some(window(reservation.start)).filter(|window| window.to > after);
     };
     let ended = after
         .0
@@ -72,11 +79,11 @@ pub fn no_start_text(job: &PendingJob, policy: &Policy, now: Timestamp) -> Optio
         .get(asked(&job.spec)?)
         .filter(|own| !own.flex)?;
     let window = next(own, now).filter(|window| {
-        window.0 <= now && now.plus_secs(i64::from(job.least_secs())) <= window.1
+        window.from <= now && now.plus_secs(i64::from(job.least_secs())) <= window.to
     })?;
     let is_for_it = policy.is_reserved_for(own, &job.spec.user.name, &job.spec.account);
     is_for_it.then(|| match own.repeat {
-        Repeat::Once => format!("by what is known it does not start before reservation {:?} ends at {}", own.name, window.1),
+        Repeat::Once => format!("by what is known it does not start before reservation {:?} ends at {}", own.name, window.to),
         _ => format!("by what is known it does not start in this window of reservation {:?}, nor in those after it", own.name),
     })
 }
@@ -89,12 +96,12 @@ pub fn first_meeting(
 ) -> Option<(Window, Window)> {
     let (mut own, mut theirs) = (next(one, after)?, next(other, after)?);
     for _ in 0..MOST_MEETINGS {
-        if own.0 < theirs.1 && theirs.0 < own.1 {
+        if own.from < theirs.to && theirs.from < own.to {
             return Some((own, theirs));
         }
-        match own.1 <= theirs.1 {
-            true => own = next(one, own.1)?,
-            false => theirs = next(other, theirs.1)?,
+        match own.to <= theirs.to {
+            true => own = next(one, own.to)?,
+            false => theirs = next(other, theirs.to)?,
         }
     }
     None
@@ -128,7 +135,8 @@ mod tests {
         }
     }
     fn at(reservation: &Reservation, secs: i64) -> Option<(i64, i64)> {
-        next(reservation, Timestamp::from_secs(secs)).map(|(from, to)| (from.secs(), to.secs()))
+        next(reservation, Timestamp::from_secs(secs))
+            .map(|window| (window.from.secs(), window.to.secs()))
     }
 
     #[test]
@@ -150,7 +158,7 @@ mod tests {
         let meets = |one: &Reservation, other: &Reservation| {
             let met = |one: &Reservation, other: &Reservation| {
                 first_meeting(one, other, Timestamp(0))
-                    .map(|(own, theirs)| (own.0.secs(), theirs.0.secs()))
+                    .map(|(own, theirs)| (own.from.secs(), theirs.from.secs()))
             };
             let there = met(one, other);
             assert_eq!(
@@ -234,8 +242,8 @@ mod tests {
         let mut after = gmodel::time::parse_rfc3339(from).unwrap();
         let step = |_| {
             let window = next(one, after)?;
-            after = window.1;
-            Some(window.0.to_string())
+            after = window.to;
+            Some(window.from.to_string())
         };
         (0..count).map_while(step).collect()
     }

@@ -319,7 +319,7 @@ impl<'a> TraceRun<'a> {
             .reservations
             .values()
             .filter_map(|one| gpolicy::window::next(one, now));
-        let turns = windows.map(|(from, to)| if from > now { from } else { to });
+        let turns = windows.map(|one| if one.from > now { one.from } else { one.to });
         let budgets = policy
             .accounts
             .values()

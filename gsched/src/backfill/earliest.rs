@@ -14,6 +14,7 @@ use crate::place::search::{Ask, Search};
 use crate::snapshot::PendingJob;
 use gmodel::Timestamp;
 use gpolicy::pending_job::UNLIMITED_SECS;
+use gpolicy::window::Window;
 
 /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
 pub(crate) fn earliest_start(
@@ -72,9 +73,14 @@ fn earliest_beside(
                 Some(bounds) => earliest_within(pass, job, job_class, bounds, |search, ask| {
                     look(search, ask, from)
                 }),
-                None if may_reach_counted(pass, job, job_class) => {
-                    earliest_clear(pass, job, job_class, alternative, (from, until), look)
-                }
+                None if may_reach_counted(pass, job, job_class) => earliest_clear(
+                    pass,
+                    job,
+                    job_class,
+                    alternative,
+                    Window { from, to: until },
+                    look,
+                ),
                 None => pass.search(job, job_class, |search, ask| look(search, ask, from)),
             };
             if let Some((at, picked)) = found {

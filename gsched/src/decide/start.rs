@@ -28,6 +28,7 @@ use gmodel::array_spec::RangeSet;
 use gmodel::policy::Placement;
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{JobId, RunClass};
+use gpolicy::window::Window;
 use std::collections::BTreeMap;
 
 /// Starts a job or task now, if it can.
@@ -316,7 +317,7 @@ fn commit_start(
     }
     // Ranks follow the network, and names within: neighbours in rank are neighbours there.
     allocation.sort_by_key(|(at, _)| memory.network.rank(*at));
-    take_reserved(pass, job_class, &allocation, (now, end));
+    take_reserved(pass, job_class, &allocation, Window { from: now, to: end });
     let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
     for (name, count) in &job.spec.licences {
         if let Some(free) = pass.world.licences.get_mut(name) {

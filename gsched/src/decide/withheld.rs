@@ -50,14 +50,14 @@ fn kept_for_window(pass: &Pass, job_class: JobClassId) -> Option<KeptFor> {
         .cluster
         .with_gpus(least, &job_class.candidates.up);
     let has_room = |at: usize| has_room_at(pass.world.cluster, job_class, at, pass.now);
-    let (at, (from, to)) = free.find_map(|at| {
+    let (at, window) = free.find_map(|at| {
         windows
             .blocking(at, job_class.claim, pass.now, end)
             .filter(|_| has_room(at))
     })?;
     Some(KeptFor::Reservation {
         at,
-        window: (from, to),
+        window,
         by_number: false,
     })
 }

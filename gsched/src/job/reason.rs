@@ -202,7 +202,7 @@ impl KeptFor {
         match self {
             Self::Reservation {
                 at,
-                window: (from, to),
+                window: Window { from, to },
                 by_number,
             } => {
                 let reservation = &windows.list[at].reservation;

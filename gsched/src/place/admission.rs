@@ -5,6 +5,7 @@ use crate::pass::Pass;
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
 use gpolicy::limits::secs_text;
+use gpolicy::window::{Window, next};
 
 pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> Option<Reason> {
     let reserved = &pass.memory.windows.list[pass.job_class(job_class).claim.own()?];
@@ -25,14 +26,18 @@ pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, job_class: JobClassId)
             secs_text(one.duration_secs)
         ));
     }
-    match gpolicy::window::next(one, pass.snapshot.now) {
+    match next(one, pass.snapshot.now) {
         None => wait(format!("reservation {name:?} is over")),
-        Some((from, _)) if from > pass.snapshot.now && !one.flex => {
+        Some(Window { from, .. }) if from > pass.snapshot.now && !one.flex => {
             wait(format!("reservation {name:?} begins at {from}"))
         }
-        Some((_, to)) if !one.flex && pass.snapshot.now.plus_secs(i64::from(secs)) > to => wait(
-            format!("needs {secs} s, and reservation {name:?} ends at {to}"),
-        ),
+        Some(Window { to, .. })
+            if !one.flex && pass.snapshot.now.plus_secs(i64::from(secs)) > to =>
+        {
+            wait(format!(
+                "needs {secs} s, and reservation {name:?} ends at {to}"
+            ))
+        }
         Some(_) => None,
     }
 }

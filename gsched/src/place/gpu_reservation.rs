@@ -56,10 +56,13 @@ fn set_up(
         .iter()
         .filter(|run| asked(&run.spec) == Some(&one.name))
     {
-        let to = end_of(run).max(snapshot.now.plus_secs(1));
-        run.shares.iter().for_each(|share| {
-            add_share(&mut counted, cluster, snapshot, share, (snapshot.now, to))
-        });
+        let window = Window {
+            from: snapshot.now,
+            to: end_of(run).max(snapshot.now.plus_secs(1)),
+        };
+        run.shares
+            .iter()
+            .for_each(|share| add_share(&mut counted, cluster, snapshot, share, window));
     }
     counted.holds = set_apart(&counted, cluster, windows, snapshot);
     Some(counted)
@@ -70,7 +73,7 @@ pub(crate) fn add_share(
     cluster: &Cluster,
     snapshot: &Snapshot,
     share: &NodeShare,
-    (from, to): Window,
+    Window { from, to }: Window,
 ) {
     let Some(node) = cluster.place(share.node) else {
         return;
@@ -107,18 +110,19 @@ pub(crate) fn set_apart(
     let claim = Claim::Own(counted.reservation);
     let mut held: Vec<(usize, Hold)> = Vec::new();
     for window in coming {
-        let (from, to) = (window.0.max(snapshot.now), window.1);
+        let from = window.from.max(snapshot.now);
+        let to = window.to;
         // Where others have no part of the window first: there it stands still while theirs come and go.
         let shared: Vec<bool> = usable
             .iter()
-            .map(|node| windows.blocking(*node, claim, window.0, to).is_some())
+            .map(|node| windows.blocking(*node, claim, window.from, to).is_some())
             .collect();
         let edges = counted
             .parts
             .iter()
             .flat_map(|part| [part.from, part.to])
             .filter(|at| from < *at && *at < to);
-        let of_others = windows.edges_of_others(claim, (from, to));
+        let of_others = windows.edges_of_others(claim, Window { from, to });
         let edges: BTreeSet<Timestamp> = edges.chain(of_others).chain([from, to]).collect();
         let edges: Vec<Timestamp> = edges.into_iter().collect();
         for (at, next) in edges.iter().copied().zip(edges.iter().copied().skip(1)) {
@@ -153,7 +157,7 @@ pub(crate) fn set_apart(
                     cluster,
                     &open,
                     (&kind, milli),
-                    (at, next),
+                    Window { from: at, to: next },
                     &liked,
                     &mut held,
                 );
@@ -418,7 +422,7 @@ pub(crate) fn earliest_clear(
     job: &PendingJob,
     job_class: JobClassId,
     alternative: usize,
-    (from, until): Window,
+    Window { from, to: until }: Window,
     look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, PickedNodes)>,
 ) -> Option<(Timestamp, PickedNodes)> {
     let mut from = from;
@@ -507,22 +511,36 @@ fn hold_kind(
     cluster: &mut Cluster,
     open: &[OpenNode],
     (kind, milli): (&str, u64),
-    (from, mut to): Window,
+    Window { from, mut to }: Window,
     liked: &[usize],
     held: &mut Vec<(usize, Hold)>,
 ) {
     let mut left = milli;
     for whole in [true, false] {
-        left -= take_of_each(cluster, liked, (kind, whole), left, (from, to), held);
+        left -= take_of_each(
+            cluster,
+            liked,
+            (kind, whole),
+            left,
+            Window { from, to },
+            held,
+        );
         if whole && left > 0 {
             let nodes = smallest(cluster, open, kind, left);
-            to = take_in_turn(cluster, &nodes, kind, left, (from, to), held);
+            to = take_in_turn(cluster, &nodes, kind, left, Window { from, to }, held);
         }
         if left == 0 || to == from {
             return;
         }
-        let others = emptiest(cluster, open, (from, to));
-        left -= take_of_each(cluster, &others, (kind, whole), left, (from, to), held);
+        let others = emptiest(cluster, open, Window { from, to });
+        left -= take_of_each(
+            cluster,
+            &others,
+            (kind, whole),
+            left,
+            Window { from, to },
+            held,
+        );
     }
 }
 
@@ -570,7 +588,7 @@ fn take_in_turn(
     nodes: &[usize],
     kind: &str,
     most: u64,
-    (from, to): Window,
+    Window { from, to }: Window,
     held: &mut Vec<(usize, Hold)>,
 ) -> Timestamp {
     let mut to = to;
@@ -585,7 +603,16 @@ fn take_in_turn(
                 .get(last + 1)
                 .map_or(to, |step| step.at.clamp(from, to)),
         };
-        if since < to && take(cluster, *node, (kind, true), most, (since, to), held) == most {
+        if since < to
+            && take(
+                cluster,
+                *node,
+                (kind, true),
+                most,
+                Window { from: since, to },
+                held,
+            ) == most
+        {
             to = since;
         }
         if to == from {
@@ -632,7 +659,11 @@ pub(crate) fn usable(
     (0..snapshot.nodes.len()).filter(of_partition).collect()
 }
 
-pub(crate) fn emptiest(cluster: &Cluster, open: &[OpenNode], (from, to): Window) -> Vec<usize> {
+pub(crate) fn emptiest(
+    cluster: &Cluster,
+    open: &[OpenNode],
+    Window { from, to }: Window,
+) -> Vec<usize> {
     let mut nodes = open.to_vec();
     let free = |at: usize| cluster.room(at).profile.least(from, to).all_gpus();
     nodes.sort_by_key(|(shared, at)| (*shared, std::cmp::Reverse(free(*at)), *at));
@@ -645,7 +676,7 @@ pub(crate) fn take(
     at: usize,
     (kind, whole): (&str, bool),
     most: u64,
-    (from, to): Window,
+    Window { from, to }: Window,
     held: &mut Vec<(usize, Hold)>,
 ) -> u64 {
     let make = &cluster.makes.list[cluster.nodes[at].make as usize];

@@ -16,6 +16,7 @@ use gmodel::Timestamp;
 use gmodel::policy::Placement;
 use gpolicy::pending_job::UNLIMITED_SECS;
 use gpolicy::reserved_nodes::{Span, Windows};
+use gpolicy::window::Window;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
@@ -281,8 +282,12 @@ impl Search<'_> {
     /// Whether reservations let a job be on a node that has room for a time.
     #[inline]
     fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
-        self.windows
-            .open(at, ask.job_class.claim, (from, to), ask.beyond_secs)
+        self.windows.open(
+            at,
+            ask.job_class.claim,
+            Window { from, to },
+            ask.beyond_secs,
+        )
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
@@ -541,7 +546,12 @@ impl Search<'_> {
             } else {
                 let open = stretch.filter(|at| {
                     ask.may(*at)
-                        && windows.open(*at, ask.job_class.claim, (from, to), ask.beyond_secs)
+                        && windows.open(
+                            *at,
+                            ask.job_class.claim,
+                            Window { from, to },
+                            ask.beyond_secs,
+                        )
                 });
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);

@@ -17,6 +17,7 @@ use gmodel::{GpuPart, Reason, ReasonCode, RunClass, RunId};
 use gpolicy::limits::count;
 use gpolicy::reserved_nodes::Claim;
 use gpolicy::running_run::end_of;
+use gpolicy::window::Window;
 use std::collections::BTreeSet;
 
 /// Runs that are moved for one job at most.
@@ -121,6 +122,7 @@ fn fit_elsewhere(pass: &Pass, moved: &[&RunningRun], from: usize) -> bool {
         let takes = usable_nodes(pass.snapshot, &run.spec);
         let memory_mib = run.spec.request.gpu_mem_mib.unwrap_or(0);
         let end = end_of(run).max(now.plus_secs(1));
+        let span = Window { from: now, to: end };
         (0..cluster.nodes.len())
             .filter(|at| *at != from && cluster.nodes[*at].up)
             .any(|at| {
@@ -142,7 +144,7 @@ fn fit_elsewhere(pass: &Pass, moved: &[&RunningRun], from: usize) -> bool {
                 };
                 let open = groups != 0
                     && takes(node)
-                    && pass.memory.windows.open(at, Claim::None, (now, end), 0)
+                    && pass.memory.windows.open(at, Claim::None, span, 0)
                     && rooms[at]
                         .as_ref()
                         .unwrap_or(cluster.room(at))

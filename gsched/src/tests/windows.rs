@@ -125,7 +125,7 @@ fn of<'s>(snapshot: &'s Snapshot, spec: &gmodel::JobSpec) -> Option<&'s Reservat
 
 /// The window that holds a time.
 fn window_at(one: &Reservation, at: Timestamp) -> Option<Window> {
-    next(one, at).filter(|window| window.0 <= at)
+    next(one, at).filter(|window| window.from <= at)
 }
 
 /// No run is in a window of another reservation, or in its own after its end.
@@ -135,7 +135,7 @@ fn is_where_it_may_be(snapshot: &Snapshot, run: &RunningRun) -> Result<(), TestC
     if let Some(own) = own {
         let window = window_at(own, run.placed);
         prop_assert!(
-            window.is_some_and(|window| end <= window.1),
+            window.is_some_and(|window| end <= window.to),
             "{} of {:?} runs until {end}, its window is {window:?}",
             run.run,
             own.name
@@ -152,7 +152,7 @@ fn is_where_it_may_be(snapshot: &Snapshot, run: &RunningRun) -> Result<(), TestC
         .values()
         .filter(|one| Some(*one) != own && nodes().any(|node| covers(one, node)))
     {
-        let meets = next(one, run.placed).is_some_and(|window| window.0 < end);
+        let meets = next(one, run.placed).is_some_and(|window| window.from < end);
         prop_assert!(
             !meets,
             "{} is on nodes of {:?} until {end}, which begins before",
@@ -181,7 +181,7 @@ fn gpus_of(job: &PendingJob) -> u32 {
 fn has_room(snapshot: &Snapshot, job: &PendingJob, own: &Reservation, window: Window) -> bool {
     let partition = snapshot.config.partition(&job.spec.partition).unwrap();
     let secs = i64::from(job.spec.time_min_secs.unwrap_or(job.held_secs()));
-    let end = snapshot.now.plus_secs(secs).min(window.1);
+    let end = snapshot.now.plus_secs(secs).min(window.to);
     let gpus = gpus_of(job);
     let fits = |node: &&SchedNode| {
         let free = node
@@ -196,7 +196,7 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, own: &Reservation, window: Wi
             .filter(|one| *one != own && covers(one, node));
         let is_open = others
             .into_iter()
-            .all(|one| next(one, snapshot.now).is_none_or(|window| end <= window.0));
+            .all(|one| next(one, snapshot.now).is_none_or(|window| end <= window.from));
         covers(own, node)
             && partition.holds(&node.name, &[])
             && free >= gpus as usize
@@ -229,7 +229,7 @@ fn no_job_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
             .filter(|job| waiting.contains(&job.id))
         {
             let least = least_secs(&job.spec, job.limit_secs);
-            let is_in_time = snapshot.now.plus_secs(i64::from(least)) <= window.1;
+            let is_in_time = snapshot.now.plus_secs(i64::from(least)) <= window.to;
             // A job without a least time keeps the reservation until its end.
             prop_assert!(
                 !is_in_time || !has_room(snapshot, job, own, window),
@@ -250,7 +250,7 @@ fn next_time(snapshot: &Snapshot) -> Option<Timestamp> {
         .reservations
         .values()
         .filter_map(|one| next(one, snapshot.now));
-    ends.chain(windows.flat_map(|window| [window.0, window.1]))
+    ends.chain(windows.flat_map(|window| [window.from, window.to]))
         .filter(|at| *at > snapshot.now)
         .min()
 }

@@ -57,7 +57,7 @@ fn maintenances(state: &State, now: Timestamp) -> impl Iterator<Item = (&Reserva
         one.maintenance && matches!(one.what, ReservedPart::AllNodes | ReservedPart::Nodes(_))
     };
     let all = state.policy.reservations.values().filter(named);
-    all.filter_map(move |one| Some((one, next(one, now)?.0)))
+    all.filter_map(move |one| Some((one, next(one, now)?.from)))
 }
 
 /// The longest time that any job has to stop.
@@ -78,7 +78,7 @@ fn in_the_way<'a>(
         .filter(move |node| covers(state, one, node));
     let on_node = nodes.flat_map(move |node| {
         let runs = node.runs.iter().filter_map(|run| state.run(*run));
-        runs.filter(move |run| stays(run) && runs_into(state, run, node.id, one, (begins, begins)))
+        runs.filter(move |run| stays(run) && runs_into(state, run, node.id, one, begins))
     });
     on_node.map(move |run| {
         let job = state.job(run.id.job);

@@ -198,7 +198,7 @@ impl<'a> Overlaps<'a> {
             .filter_map(|other| {
                 Some(OverlappingReservation {
                     reservation: other,
-                    window: first_meeting(one, other, window.0)?.1,
+                    window: first_meeting(one, other, window.from)?.1,
                 })
             })
             .collect();
@@ -310,7 +310,7 @@ pub(crate) struct ReservationConflicts {
 impl ReservationConflicts {
     fn look(&mut self, state: &State, one: &Reservation, node: &Node, overlaps: &Overlaps) {
         for run in node.runs.iter().filter_map(|run| state.run(*run)) {
-            if runs_into(state, run, node.id, one, overlaps.window) {
+            if runs_into(state, run, node.id, one, overlaps.window.from) {
                 let shown = state
                     .job(run.id.job)
                     .map_or_else(|| run.id.job.to_string(), |job| job.shown_id());
@@ -324,7 +324,7 @@ impl ReservationConflicts {
             .filter(|other| covers(state, other.reservation, node))
         {
             self.others
-                .insert(other.reservation.name.clone(), other.window.0);
+                .insert(other.reservation.name.clone(), other.window.from);
         }
     }
 
@@ -382,7 +382,7 @@ pub(crate) fn gpus_are_free(
         let board = |slot: u16| node.gpus.get(usize::from(slot)).map(|gpu| gpu.info.board());
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
         for run in node.runs.iter().filter_map(|run| state.run(*run)) {
-            if !runs_into(state, run, node.id, one, window) {
+            if !runs_into(state, run, node.id, one, window.from) {
                 continue;
             }
             let shares = run.allocation.iter().filter(|share| share.node == node.id);
@@ -489,7 +489,7 @@ pub(crate) fn gpus_are_there(
     }
     let mut known: BTreeSet<Vec<usize>> = BTreeSet::new();
     for at in beginnings(one, overlaps) {
-        let is_held = |other: &Reservation| next(other, at).is_some_and(|theirs| theirs.0 <= at);
+        let is_held = |other: &Reservation| next(other, at).is_some_and(|theirs| theirs.from <= at);
         let held: Vec<usize> = (0..overlaps.others.len())
             .filter(|place| is_held(overlaps.others[*place].reservation))
             .collect();
@@ -524,17 +524,17 @@ pub(crate) fn gpus_are_there(
 pub(crate) fn beginnings(one: &Reservation, overlaps: &Overlaps) -> BTreeSet<Timestamp> {
     let firsts = overlaps
         .reservations()
-        .filter_map(|other| Some(first_meeting(one, other, overlaps.window.0)?.0))
+        .filter_map(|other| Some(first_meeting(one, other, overlaps.window.from)?.0))
         .chain([overlaps.window]);
     let windows: BTreeSet<Window> = firsts
-        .flat_map(|first| windows_of(one, first.0, first.0.plus_secs(WEEK_SECS)))
+        .flat_map(|first| windows_of(one, first.from, first.from.plus_secs(WEEK_SECS)))
         .collect();
     let mut all = BTreeSet::new();
-    for (from, to) in windows {
+    for Window { from, to } in windows {
         all.insert(from);
         let until = to.min(from.plus_secs(WEEK_SECS));
         for other in overlaps.reservations() {
-            all.extend(windows_of(other, from, until).map(|theirs| theirs.0.max(from)));
+            all.extend(windows_of(other, from, until).map(|theirs| theirs.from.max(from)));
         }
     }
     all
@@ -546,8 +546,8 @@ pub(crate) fn windows_of(
     from: Timestamp,
     until: Timestamp,
 ) -> impl Iterator<Item = Window> + '_ {
-    std::iter::successors(next(one, from), |window| next(one, window.1))
-        .take_while(move |window| window.0 < until)
+    std::iter::successors(next(one, from), |window| next(one, window.to))
+        .take_while(move |window| window.from < until)
 }
 
 /// The first GPU type of which more are reserved by number than exist outside of reserved nodes, in

@@ -47,12 +47,12 @@ pub(crate) fn next_look(state: &State) -> Option<Timestamp> {
         let again = seen.plus_secs(LOOK_SECS);
         let idle = one
             .purge_idle_secs
-            .filter(|_| window.0 <= seen)
+            .filter(|_| window.from <= seen)
             .map(|secs| match one.idle_since {
                 Some(since) => again.min(since.plus_secs(secs.into())),
                 None => again,
             });
-        let replaced = is_replaced(one).then(|| again.max(window.0.plus_secs(-AHEAD_SECS)));
+        let replaced = is_replaced(one).then(|| again.max(window.from.plus_secs(-AHEAD_SECS)));
         idle.into_iter().chain(replaced).min()
     };
     made_here(state).filter_map(due).min()
@@ -77,7 +77,7 @@ fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyCh
     let ReservedPart::Nodes(list) = &one.what else {
         return None;
     };
-    let is_near = next(one, now).is_some_and(|window| window.0 <= now.plus_secs(AHEAD_SECS));
+    let is_near = next(one, now).is_some_and(|window| window.from <= now.plus_secs(AHEAD_SECS));
     if !is_replaced(one) || !is_near {
         return None;
     }
@@ -108,7 +108,7 @@ fn is_gone(state: &State, name: &str) -> bool {
 /// What an idle window leads to: its beginning noted, the note removed, or the reservation deleted.
 fn idle(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyChange> {
     let secs = one.purge_idle_secs?;
-    let window = next(one, now).filter(|window| window.0 <= now)?;
+    let window = next(one, now).filter(|window| window.from <= now)?;
     let noted = |since: Option<Timestamp>| {
         (since != one.idle_since).then(|| PolicyChange::Reservation {
             reservation: Box::new(Reservation {
@@ -132,7 +132,7 @@ fn idle(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyChange
         },
         _ => {
             let rest = Reservation {
-                skip_until: Some(window.1),
+                skip_until: Some(window.to),
                 idle_since: None,
                 zone: None,
                 ..one.clone()
@@ -153,13 +153,13 @@ fn idle_since(state: &State, one: &Reservation, window: Window, now: Timestamp) 
     let ended = of_it.filter_map(|job| job.past.ended).max();
     // With no job in memory, the last look counts.
     let known = one.idle_since.or(ended).unwrap_or_else(|| {
-        if window.0 > state.time_reached {
-            window.0
+        if window.from > state.time_reached {
+            window.from
         } else {
             now
         }
     });
-    known.max(ended.unwrap_or(known)).max(window.0)
+    known.max(ended.unwrap_or(known)).max(window.from)
 }
 
 /// A job runs in it, or waits for it.

@@ -8,7 +8,7 @@ use gmodel::node::Role;
 use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::run::Allocation;
 use gmodel::{JobId, JobSpec, JobState, NodeId, Timestamp};
-use gpolicy::window::{Window, next};
+use gpolicy::window::next;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reservations by name, with their time zone.
@@ -21,7 +21,7 @@ pub(crate) fn runs_into(
     run: &Run,
     node: NodeId,
     one: &Reservation,
-    window: Window,
+    begins: Timestamp,
 ) -> bool {
     let Some(job) = state.job(run.id.job) else {
         return false;
@@ -30,7 +30,7 @@ pub(crate) fn runs_into(
     holds
         && asked(&job.spec) != Some(&one.name)
         && !draws(state, one, &job.spec)
-        && ends_by(state, run).is_none_or(|end| end > window.0)
+        && ends_by(state, run).is_none_or(|end| end > begins)
 }
 
 /// Whether a reservation draws a job that names none (MAGNETIC).
@@ -84,8 +84,10 @@ pub(crate) fn window_left_secs(state: &State, spec: &JobSpec, now: Timestamp) ->
         .reservations
         .get(asked(spec)?)
         .filter(|one| !one.flex)?;
-    let window = next(one, now).filter(|window| window.0 <= now);
-    Some(window.map_or(0, |(_, to)| u32::try_from(to.since_secs(now)).unwrap_or(0)))
+    let window = next(one, now).filter(|window| window.from <= now);
+    Some(window.map_or(0, |window| {
+        u32::try_from(window.to.since_secs(now)).unwrap_or(0)
+    }))
 }
 
 /// The reservations in force that draw a job and cover a node of its allocation; `None` for a job that names
@@ -103,7 +105,7 @@ pub(crate) fn drawing(
             && state
                 .policy
                 .is_reserved_for(one, &spec.user.name, &spec.account)
-            && next(one, now).is_some_and(|window| window.0 <= now)
+            && next(one, now).is_some_and(|window| window.from <= now)
             && allocation.iter().any(|share| {
                 state
                     .node(share.node)
@@ -132,7 +134,7 @@ pub fn reservations_over<'a>(
         .values()
         .filter(|_| node.role == Role::Compute);
     all.filter(move |one| {
-        covers(state, one, node) && next(one, now).is_some_and(|window| window.0 <= now)
+        covers(state, one, node) && next(one, now).is_some_and(|window| window.from <= now)
     })
 }
 
@@ -187,7 +189,11 @@ pub(crate) fn next_edge(state: &State) -> Option<Timestamp> {
     let after = state.time_reached;
     let edge = |one: &Reservation| {
         let window = next(one, after)?;
-        Some(if window.0 > after { window.0 } else { window.1 })
+        Some(if window.from > after {
+            window.from
+        } else {
+            window.to
+        })
     };
     state.policy.reservations.values().filter_map(edge).min()
 }

@@ -459,9 +459,9 @@ proptest! {
         let Some(one) = world.state.policy.reservations.get("any").cloned() else { return Ok(()) };
         let mut after = world.now;
         let mut runs_into = false;
-        while let Some(window) = next(&one, after).filter(|window| window.0 < ends) {
-            runs_into |= window.1 > world.now;
-            after = window.1;
+        while let Some(window) = next(&one, after).filter(|window| window.from < ends) {
+            runs_into |= window.to > world.now;
+            after = window.to;
         }
         world.line("reservation any gone");
         world.line(&format!("reservation any nodes=n1 at={at} for={secs} users=bob {repeat}"));

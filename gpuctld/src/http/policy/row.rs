@@ -39,24 +39,19 @@ pub(crate) fn reservation_row(
     config: &Config,
     now: Timestamp,
 ) -> ReservationRow {
-    let window = window(reservation, now);
+    let window = gpolicy::window::next(reservation, now);
     let state = match window {
-        Some((start, _)) if start <= now => "ACTIVE",
+        Some(window) if window.from <= now => "ACTIVE",
         Some(_) => "INACTIVE",
         None => "OVER",
     };
     ReservationRow {
         reservation: reservation.clone(),
         state: state.to_owned(),
-        window_start: window.map(|(start, _)| Instant(start)),
-        window_end: window.map(|(_, end)| Instant(end)),
+        window_start: window.map(|window| Instant(window.from)),
+        window_end: window.map(|window| Instant(window.to)),
         file: place(config, RecordKind::Reservation, &reservation.name),
     }
-}
-
-/// The window that holds at an instant, or the next one; none when the last is over.
-pub(crate) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    gpolicy::window::next(reservation, now)
 }
 
 /// Puts into the JSON of an account what is used of each of its budgets.
@@ -160,7 +155,8 @@ mod tests {
         };
         let mut next = |repeat, now: &str| {
             reservation.repeat = repeat;
-            window(&reservation, at(now)).map_or("over".to_owned(), |(start, _)| start.to_string())
+            gpolicy::window::next(&reservation, at(now))
+                .map_or("over".to_owned(), |window| window.from.to_string())
         };
         assert_eq!(
             next(Repeat::Once, "2026-11-20T10:00:00Z"),
