@@ -298,20 +298,12 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let columns = columns(args)?;
     let named = JobsAndSteps::of(&args.jobs.join(","));
-    let steps = args.steps || !named.steps.is_empty();
-    let query = RunQuery {
-        steps,
-        detail: args.json,
-        ..query(args, now)?
-    };
-    let query = if named.steps.is_empty() {
-        query
-    } else {
-        RunQuery {
-            job: named.all(),
-            ..query
-        }
-    };
+    let mut query = query(args, now)?;
+    query.steps = args.steps || !named.steps.is_empty();
+    query.detail = args.json;
+    if !named.steps.is_empty() {
+        query.job = named.all();
+    }
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
     let only = RunFilter::of(args);
@@ -324,13 +316,57 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
         from: query.from,
         to: query.to,
     });
-    if let (true, Program::Sacct(json)) = (args.json, program) {
-        return json(&mut client, &query);
+    match program {
+        Program::Sacct(json) if args.json => return json(&mut client, &query),
+        _ if args.json => return print_json(&mut client, &path_with_query("/v1/runs", &query)),
+        _ => {}
     }
-    if args.json {
-        return print_json(&mut client, &path_with_query("/v1/runs", &query));
+    let keys = keys(&columns, query.steps, only.as_ref(), span.as_ref());
+    query.columns = keys.join(",");
+    query.bare = true;
+    let keys: Vec<RunRowKey> = keys.into_iter().map(RunRowKey::of).collect();
+    let listing = Listing::new(args, columns);
+    let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
+    // It goes out with the first row: an error comes without it.
+    let mut line = listing.header();
+    let mut found = false;
+    while let Some(text) = rows.next_row()? {
+        let mut run = read_row(text, &keys)?;
+        found = true;
+        if only.as_ref().is_some_and(|only| !only.takes(&run)) {
+            continue;
+        }
+        if let Some(span) = &span {
+            span.cut(&mut run);
+        }
+        listing.add_run(run, &named, args.steps, &mut line);
+        out.write_all(line.as_bytes())?;
+        line.clear();
     }
-    let mut keys = run_column::keys(&columns);
+    // Jobs of a removed user stay in accounting: an unknown name is an error only where there are none.
+    if !found && let Some(user) = unknown_user(&query.user) {
+        return Err(Failure::new(format_args!(
+            "Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine"
+        )));
+    }
+    out.write_all(line.as_bytes())?;
+    out.flush()?;
+    Ok(0)
+}
+
+fn read_row<'a>(text: &'a [u8], keys: &[RunRowKey]) -> Result<AccountingRow<'a>, Failure> {
+    row::read(text, keys)
+        .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))
+}
+
+/// The keys of a row that columns, steps and the choice of lines need.
+fn keys(
+    columns: &[(RunColumn, Spec)],
+    steps: bool,
+    only: Option<&RunFilter>,
+    span: Option<&TimeSpan>,
+) -> Vec<&'static str> {
+    let mut keys = run_column::keys(columns);
     let more: [(bool, &[&str]); 3] = [
         (steps, &["steps", "array_id"]),
         (only.is_some(), &RunFilter::KEYS),
@@ -345,64 +381,7 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
             keys.push(key);
         }
     }
-    let query = RunQuery {
-        columns: keys.join(","),
-        bare: true,
-        ..query
-    };
-    let keys: Vec<RunRowKey> = keys.into_iter().map(RunRowKey::of).collect();
-    let listing = Listing {
-        columns,
-        style: Style::of(args),
-        manner: RunFormat::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
-    };
-    let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
-    // It goes out with the first row: an error comes without it.
-    let mut line = if args.noheader {
-        String::with_capacity(256)
-    } else {
-        listing.header()
-    };
-    let mut found = false;
-    while let Some(text) = rows.next_row()? {
-        let mut run: AccountingRow = row::read(text, &keys).map_err(|error| {
-            Failure::new(format_args!("a row of accounting cannot be read: {error}"))
-        })?;
-        found = true;
-        if only.as_ref().is_some_and(|only| !only.takes(&run)) {
-            continue;
-        }
-        if let Some(span) = &span {
-            span.cut(&mut run);
-        }
-        let has_job = named.has_job(&run);
-        let run = RunLine {
-            row: run,
-            step: None,
-        };
-        if has_job {
-            listing.add(&run, &mut line);
-        }
-        for step in run
-            .row
-            .steps
-            .iter()
-            .filter(|step| args.steps && has_job || named.steps.contains(&step.shown_id))
-        {
-            listing.add(&run.of_step(step), &mut line);
-        }
-        out.write_all(line.as_bytes())?;
-        line.clear();
-    }
-    // Jobs of a removed user stay in accounting: an unknown name is an error only where there are none.
-    if !found && let Some(user) = unknown_user(&query.user) {
-        return Err(Failure::new(format_args!(
-            "Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine"
-        )));
-    }
-    out.write_all(line.as_bytes())?;
-    out.flush()?;
-    Ok(0)
+    keys
 }
 
 /// `2`, `2-4`, `2-`: a number and the largest.
@@ -560,23 +539,11 @@ fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
 
 /// The time that `-S` and `-E` choose; without `-S` since midnight, or all of it for named jobs.
 fn time_span(args: &AccountingArgs, now: Timestamp) -> Result<TimeSpan, Failure> {
-    let time = |option: &str, text: &str| {
-        local_time::read_past(text, now)
-            .map(Instant)
-            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
-    };
-    let from = match &args.starttime {
-        Some(text) => Some(time("starttime", text)?),
-        None => args
-            .jobs
-            .is_empty()
-            .then(|| Instant(local_time::midnight(now))),
-    };
-    let to = args
-        .endtime
-        .as_deref()
-        .map(|text| time("endtime", text))
-        .transpose()?;
+    let no_job_named = args.jobs.is_empty();
+    let midnight = || no_job_named.then(|| Instant(local_time::midnight(now)));
+    let from =
+        local_time::past_option("starttime", args.starttime.as_deref(), now)?.or_else(midnight);
+    let to = local_time::past_option("endtime", args.endtime.as_deref(), now)?;
     if let (Some(from), Some(to)) = (from, to)
         && from > to
     {
@@ -638,7 +605,8 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
 struct Listing {
     columns: Vec<(RunColumn, Spec)>,
     style: Style,
-    manner: RunFormat,
+    format: RunFormat,
+    noheader: bool,
 }
 
 /// How columns are parted.
@@ -660,8 +628,21 @@ impl Style {
 }
 
 impl Listing {
+    fn new(args: &AccountingArgs, columns: Vec<(RunColumn, Spec)>) -> Self {
+        Self {
+            columns,
+            style: Style::of(args),
+            format: RunFormat::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
+            noheader: args.noheader,
+        }
+    }
+
+    /// Titles and rules; empty with `--noheader`.
     fn header(&self) -> String {
         let mut text = String::new();
+        if self.noheader {
+            return text;
+        }
         self.fill(&mut text, |column| column.title().into());
         if let Style::Padded = self.style {
             let rules = self
@@ -674,8 +655,25 @@ impl Listing {
         text
     }
 
+    /// The line of a job where it is named, and those of its steps: all of them with `--steps`, else the named ones.
+    fn add_run(&self, run: AccountingRow, named: &JobsAndSteps, steps: bool, lines: &mut String) {
+        let has_job = named.has_job(&run);
+        let run = RunLine {
+            row: run,
+            step: None,
+        };
+        if has_job {
+            self.add(&run, lines);
+        }
+        for step in &run.row.steps {
+            if steps && has_job || named.steps.contains(&step.shown_id) {
+                self.add(&run.of_step(step), lines);
+            }
+        }
+    }
+
     fn add(&self, run: &RunLine, line: &mut String) {
-        self.fill(line, |column| column.text(run, &self.manner));
+        self.fill(line, |column| column.value(run, &self.format));
     }
 
     fn fill<'t>(&self, line: &mut String, text: impl Fn(RunColumn) -> Cow<'t, str>) {

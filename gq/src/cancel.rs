@@ -107,46 +107,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             )
         })?);
     }
-    if args.jobs.is_empty() && args.filter.is_empty() {
-        let failure = Failure::usage(
-            "which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w",
-        );
-        return Err(failure.because(Cause::Said(
-            "scancel: error: No job identification provided".to_owned(),
-        )));
-    }
-    if let Some(flag) = args.filter.blank() {
-        return Err(Failure::usage(format_args!(
-            "--{flag} is empty: that names no job, and is not taken for all of them"
-        )));
-    }
-    if let Some(step) = args
-        .jobs
-        .iter()
-        .flat_map(|words| words.split(','))
-        .find(|word| word.contains('.'))
-    {
-        let job = step.split('.').next().unwrap_or_default();
-        return Err(Failure::usage(format_args!(
-            "{step} is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel {job}; its script alone: gdel -b -s TERM {job}"
-        )));
-    }
+    args.check_jobs()?;
     let mut client = gcli::connect("gdel")?;
     args.cluster.check(&mut client)?;
-    let mut request = CancelRequest {
-        jobs: args.jobs.clone(),
-        signal: args.signal,
-        batch_only: args.batch,
-        full: args.full,
-        filter: None,
-    };
-    if !args.filter.is_empty() {
-        let mut filter = args.filter.query()?;
-        if args.signal.is_some() && filter.state.is_empty() {
-            "RUNNING,SUSPENDED".clone_into(&mut filter.state);
-        }
-        request.filter = Some(filter);
-    }
+    let mut request = args.request()?;
     if args.interactive {
         request.jobs = confirmed(&mut client, &request)?;
         request.filter = None;
@@ -172,6 +136,52 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         )));
     }
     report(&answer, &args, as_scancel.then_some(is_terminated))
+}
+
+impl CancelArgs {
+    /// Refuses a command line that names no job, or a step.
+    fn check_jobs(&self) -> Result<(), Failure> {
+        if self.jobs.is_empty() && self.filter.is_empty() {
+            let failure = Failure::usage(
+                "which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w",
+            );
+            return Err(failure.because(Cause::Said(
+                "scancel: error: No job identification provided".to_owned(),
+            )));
+        }
+        if let Some(flag) = self.filter.blank() {
+            return Err(Failure::usage(format_args!(
+                "--{flag} is empty: that names no job, and is not taken for all of them"
+            )));
+        }
+        let mut words = self.jobs.iter().flat_map(|words| words.split(','));
+        if let Some(step) = words.find(|word| word.contains('.')) {
+            let job = step.split('.').next().unwrap_or_default();
+            return Err(Failure::usage(format_args!(
+                "{step} is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel {job}; its script alone: gdel -b -s TERM {job}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A signal goes to jobs that run, where no state is named.
+    fn request(&self) -> Result<CancelRequest, Failure> {
+        let mut filter = None;
+        if !self.filter.is_empty() {
+            let mut query = self.filter.query()?;
+            if self.signal.is_some() && query.state.is_empty() {
+                "RUNNING,SUSPENDED".clone_into(&mut query.state);
+            }
+            filter = Some(query);
+        }
+        Ok(CancelRequest {
+            jobs: self.jobs.clone(),
+            signal: self.signal,
+            batch_only: self.batch,
+            full: self.full,
+            filter,
+        })
+    }
 }
 
 /// What `scancel -v` says of each job before it is done: `Terminating batch job 17`.

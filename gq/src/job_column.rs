@@ -2,7 +2,7 @@
 //!
 //! One table says all of it; `gq -o`, `-O`, `-S` and the default listing read it. Source: squeue(1).
 
-use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
+use crate::job_value::{cpus_per_task, end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::{QueueRow, start};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
@@ -319,9 +319,9 @@ impl JobColumn {
         self.entry().3
     }
 
-    /// What the column prints in a table, where one line is not to make all of them wide. Scripts get [`JobColumn::text`].
+    /// What the column prints in a table, where one line is not to make all of them wide. Scripts get [`JobColumn::value`].
     pub(crate) fn cell<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
-        let text = self.text(row, times);
+        let text = self.value(row, times);
         match self {
             Self::ShownId => few_tasks(text),
             _ => text,
@@ -329,7 +329,7 @@ impl JobColumn {
     }
 
     /// What the column prints for a job.
-    pub(crate) fn text<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
+    pub(crate) fn value<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
         match self {
             Self::Text(key) => row.text(key).into(),
             Self::TextOrNull(key) => or_null(row.text(key)),
@@ -351,7 +351,7 @@ impl JobColumn {
             Self::Nodes if row.nodes == 1 => "1".into(),
             Self::Nodes => row.nodes.to_string().into(),
             Self::Cpus => row.cpus.to_string().into(),
-            Self::CpusPerTask => (row.cpus / row.ntasks.max(1)).max(1).to_string().into(),
+            Self::CpusPerTask => cpus_per_task(row.cpus, row.ntasks).to_string().into(),
             Self::Tasks => row.ntasks.to_string().into(),
             Self::Mem if row.mem.is_empty() => "0".into(),
             Self::Mem => Cow::Borrowed(&row.mem),
@@ -410,23 +410,7 @@ impl JobColumn {
                 .map_or("N/A".into(), |position| position.to_string().into()),
             Self::Deadline => instant(row.deadline, times),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
-            Self::Never(name) => match name {
-                "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard"
-                | "sperboard" => "0",
-                "delayboot" => "0:00",
-                "selectjobinfo" => "",
-                "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw"
-                | "siblingsviable" | "siblingsviableraw" => "NA",
-                "batchflag" => "1",
-                "sockets" | "cores" | "threads" => "*",
-                "sct" => "*:*:*",
-                "profile" => "NotSet",
-                "burstbuffer" | "burstbufferstate" | "container" | "mcslabel" => "(null)",
-                "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment"
-                | "clusterfeature" => "(null)",
-                _ => "N/A",
-            }
-            .into(),
+            Self::Never(name) => fixed_value(name).into(),
         }
     }
 
@@ -463,9 +447,30 @@ impl JobColumn {
                 .cmp(&b.position.unwrap_or(u32::MAX)),
             Self::Deadline => a.deadline.cmp(&b.deadline),
             _ => self
-                .text(a, &TimeFormat::Standard)
-                .cmp(&self.text(b, &TimeFormat::Standard)),
+                .value(a, &TimeFormat::Standard)
+                .cmp(&self.value(b, &TimeFormat::Standard)),
         }
+    }
+}
+
+/// What squeue prints of an option that no job here has.
+fn fixed_value(name: &str) -> &'static str {
+    match name {
+        "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard" | "sperboard" => {
+            "0"
+        }
+        "delayboot" => "0:00",
+        "selectjobinfo" => "",
+        "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw" | "siblingsviable"
+        | "siblingsviableraw" => "NA",
+        "batchflag" => "1",
+        "sockets" | "cores" | "threads" => "*",
+        "sct" => "*:*:*",
+        "profile" => "NotSet",
+        "burstbuffer" | "burstbufferstate" | "container" | "mcslabel" => "(null)",
+        "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment"
+        | "clusterfeature" => "(null)",
+        _ => "N/A",
     }
 }
 
@@ -630,7 +635,7 @@ mod tests {
                 JobColumn::GpusPerJob,
                 JobColumn::GpusPerTask,
             ]
-            .map(|column| column.text(&row, &TimeFormat::Standard).into_owned())
+            .map(|column| column.value(&row, &TimeFormat::Standard).into_owned())
             .join(" ")
         };
         assert_eq!(row("node", 2, "h100:8", 16.0), "gres:gpu:h100:8 N/A N/A");

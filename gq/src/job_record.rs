@@ -2,7 +2,7 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
+use crate::job_value::{cpus_per_task, end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::shown_start;
 use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
@@ -31,7 +31,12 @@ pub fn with_details(
     };
     identity(&mut record, job);
     state(&mut record, job, times, derived_exit_code);
-    request(&mut record, job, derived_exit_code.is_some());
+    nodes(&mut record, job);
+    if derived_exit_code.is_some() && !job.held.is_empty() {
+        held(&mut record, job);
+    }
+    request(&mut record, job);
+    gpus(&mut record, job);
     files(&mut record, job);
     ours(&mut record, job, times);
     let mut text = record.text;
@@ -183,7 +188,8 @@ fn state(
         .end();
 }
 
-fn request(record: &mut Record, job: &JobRow, details: bool) {
+/// Where it may run and where it does, and how much that is.
+fn nodes(record: &mut Record, job: &JobRow) {
     record
         .put("Partition", &job.partition)
         .put("AllocNode", &job.submit_host)
@@ -199,28 +205,28 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
     {
         record.line("BatchHost", first);
     }
-    let cpus_per_task = (job.cpus / job.ntasks.max(1)).max(1);
     record
         .put("NumNodes", job.nodes)
         .put("NumCPUs", job.cpus)
         .put("NumTasks", job.ntasks);
     record
-        .put("CPUs/Task", cpus_per_task)
+        .put("CPUs/Task", cpus_per_task(job.cpus, job.ntasks))
         .put("ReqB:S:C:T", "0:0:*:*")
         .end();
     record.line(
         "TRES",
         tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count),
     );
-    if details && !job.held.is_empty() {
-        held(record, job);
-    }
+}
+
+/// What it asks of its nodes.
+fn request(record: &mut Record, job: &JobRow) {
     let mem = if job.mem.is_empty() {
         exact_size(job.mem_bytes)
     } else {
         job.mem.clone()
     };
-    record.put("MinCPUsNode", cpus_per_task);
+    record.put("MinCPUsNode", cpus_per_task(job.cpus, job.ntasks));
     match job.mem_per.as_str() {
         "cpu" => record.put("MinMemoryCPU", mem),
         "gpu" => record.put("MemPerTres", format_args!("gres:gpu:{mem}")),
@@ -263,6 +269,10 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
     if job.nvlink {
         record.line("NVLink", "YES");
     }
+}
+
+/// The GPUs that it holds, and what happened to them.
+fn gpus(record: &mut Record, job: &JobRow) {
     for held in &job.gpus_held {
         record.line("GPUs", held);
     }

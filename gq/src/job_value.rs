@@ -35,6 +35,10 @@ pub fn tres(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> String {
     )
 }
 
+pub(crate) fn cpus_per_task(cpus: u32, ntasks: u32) -> u32 {
+    (cpus / ntasks.max(1)).max(1)
+}
+
 /// How often a job was requeued. A pending job has no run of this attempt yet.
 pub fn restarts(attempts: u32, state: JobState) -> u32 {
     if state == JobState::Pending {

@@ -247,7 +247,7 @@ impl NodeColumn {
     }
 
     /// What the column prints for a group.
-    pub(crate) fn text(self, group: &Group<'_>, times: &TimeFormat) -> String {
+    pub(crate) fn value(self, group: &Group<'_>, times: &TimeFormat) -> String {
         let partition = group.partition;
         match (self, group.nodes.first()) {
             (Self::Partition, _) => format!(
@@ -284,34 +284,9 @@ impl NodeColumn {
                 hostlist::sort_names(&mut names);
                 hostlist::compress(names)
             }
-            (Self::CpusByState, _) => {
-                let sum = |cpus: &dyn Fn(&NodeRow) -> u32| {
-                    group.nodes.iter().map(|node| cpus(node)).sum::<u32>()
-                };
-                let idle = |node: &NodeRow| node.cpus.saturating_sub(node.cpus_alloc);
-                let out = |node: &NodeRow| if is_out(node) { idle(node) } else { 0 };
-                let (busy, out, total) = (
-                    sum(&|node| node.cpus_alloc),
-                    sum(&out),
-                    sum(&|node| node.cpus),
-                );
-                format!("{busy}/{}/{out}/{total}", total.saturating_sub(busy + out))
-            }
-            (Self::NodesByState | Self::NodesBusyIdle, _) => {
-                let busy = group.nodes.iter().filter(|node| is_busy(node)).count();
-                let out = group
-                    .nodes
-                    .iter()
-                    .filter(|node| !is_busy(node) && is_out(node))
-                    .count();
-                let total = group.nodes.len();
-                let idle = total - busy - out;
-                if self == Self::NodesBusyIdle {
-                    format!("{busy}/{idle}")
-                } else {
-                    format!("{busy}/{idle}/{out}/{total}")
-                }
-            }
+            (Self::CpusByState, _) => cpus_by_state(&group.nodes),
+            (Self::NodesByState, _) => nodes_by_state(&group.nodes, true),
+            (Self::NodesBusyIdle, _) => nodes_by_state(&group.nodes, false),
             (column, None) => column.of_no_node().to_owned(),
             (column, Some(node)) => column.of_node(node, times),
         }
@@ -337,7 +312,7 @@ impl NodeColumn {
         {
             return state_rank(&one.state).cmp(&state_rank(&other.state));
         }
-        let (a, b) = (self.text(a, times), self.text(b, times));
+        let (a, b) = (self.value(a, times), self.value(b, times));
         match (a.parse::<u64>(), b.parse::<u64>()) {
             (Ok(a), Ok(b)) => a.cmp(&b),
             _ => a.cmp(&b),
@@ -381,6 +356,35 @@ impl NodeColumn {
             Self::Fixed(letter) => fixed(letter).to_owned(),
             _ => String::new(),
         }
+    }
+}
+
+/// `busy/idle/out/total`.
+fn cpus_by_state(nodes: &[&NodeRow]) -> String {
+    let sum = |cpus: &dyn Fn(&NodeRow) -> u32| nodes.iter().map(|node| cpus(node)).sum::<u32>();
+    let idle = |node: &NodeRow| node.cpus.saturating_sub(node.cpus_alloc);
+    let out = |node: &NodeRow| if is_out(node) { idle(node) } else { 0 };
+    let (busy, out, total) = (
+        sum(&|node| node.cpus_alloc),
+        sum(&out),
+        sum(&|node| node.cpus),
+    );
+    format!("{busy}/{}/{out}/{total}", total.saturating_sub(busy + out))
+}
+
+/// `busy/idle`; in full `busy/idle/out/total`.
+fn nodes_by_state(nodes: &[&NodeRow], in_full: bool) -> String {
+    let busy = nodes.iter().filter(|node| is_busy(node)).count();
+    let out = nodes
+        .iter()
+        .filter(|node| !is_busy(node) && is_out(node))
+        .count();
+    let total = nodes.len();
+    let idle = total - busy - out;
+    if in_full {
+        format!("{busy}/{idle}/{out}/{total}")
+    } else {
+        format!("{busy}/{idle}")
     }
 }
 

@@ -11,10 +11,25 @@ use std::fmt::Write;
 
 /// The record, several lines and a blank one.
 pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
+    let mut lines = resources(node, times);
+    lines.extend(certificate(node, times));
+    lines.extend(places(node));
+    lines.extend(faults(node, times));
+    if !node.runs.is_empty() {
+        lines.push(format!("Runs={}", node.runs.join(",")));
+    }
+    lines.extend(node.gpus.iter().map(gpu));
+    lines.extend(ways(&node.gpus));
+    let lines: Vec<_> = lines.iter().map(|line| printable(line)).collect();
+    format!("{}\n\n", lines.join("\n   "))
+}
+
+/// What every node has: its state, what it offers and what is held of it.
+fn resources(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
     let of = |column: NodeColumn| column.of_node(node, times);
     let at =
         |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
-    let mut lines = vec![
+    vec![
         format!(
             "NodeName={} State={} Role={}",
             node.name, node.state, node.role
@@ -68,29 +83,39 @@ pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
             at(node.boot_time),
             at(node.last_seen)
         ),
-    ];
+    ]
+}
+
+/// No line before the node has joined.
+fn certificate(node: &NodeRow, times: &TimeFormat) -> Option<String> {
     let certificate = &node.certificate;
-    if certificate.epoch > 0 || certificate.renewed.is_some() {
-        let renewed = certificate.renewed.map_or(String::new(), |at| {
-            format!(
-                " Renewed={} From={} Renewals={}",
-                times.print(at.0),
-                certificate.renewed_from,
-                certificate.renewals
-            )
-        });
-        lines.push(format!("CertificateJoin={}{renewed}", certificate.epoch));
-    }
+    let renewed = certificate.renewed.map(|at| {
+        format!(
+            " Renewed={} From={} Renewals={}",
+            times.print(at.0),
+            certificate.renewed_from,
+            certificate.renewals
+        )
+    });
+    let epoch = certificate.epoch;
+    (epoch > 0 || renewed.is_some())
+        .then(|| format!("CertificateJoin={epoch}{}", renewed.unwrap_or_default()))
+}
+
+fn places(node: &NodeRow) -> impl Iterator<Item = String> {
     let places = [
         ("Switches", &node.switches),
         ("NVLinkDomain", &node.nvlink_domain),
     ];
-    lines.extend(
-        places
-            .iter()
-            .filter(|(_, name)| !name.is_empty())
-            .map(|(key, name)| format!("{key}={name}")),
-    );
+    places
+        .into_iter()
+        .filter(|(_, name)| !name.is_empty())
+        .map(|(key, name)| format!("{key}={name}"))
+}
+
+/// What is wrong with it, and what it noticed.
+fn faults(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
+    let mut lines = Vec::new();
     if !node.no_mps.is_empty() {
         lines.push(format!("NoMPS={}", node.no_mps));
     }
@@ -104,7 +129,7 @@ pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
         let by = node.drains.first().map(|mark| {
             format!(
                 " [{}@{}]",
-                of(NodeColumn::ReasonUser),
+                NodeColumn::ReasonUser.of_node(node, times),
                 times.print(mark.since.0)
             )
         });
@@ -120,22 +145,7 @@ pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
     }
     lines.extend(node.notes.iter().map(|note| format!("Note={note}")));
     lines.extend(node.strikes.iter().map(|strike| format!("Strike={strike}")));
-    if !node.runs.is_empty() {
-        lines.push(format!("Runs={}", node.runs.join(",")));
-    }
-    lines.extend(node.gpus.iter().map(gpu));
-    lines.extend(ways(&node.gpus));
-    let mut text = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        let _ = writeln!(
-            text,
-            "{}{}",
-            if at == 0 { "" } else { "   " },
-            printable(line)
-        );
-    }
-    text.push('\n');
-    text
+    lines
 }
 
 /// `cpu=64,mem=512G,billing=64,gres/gpu=8`; empty of nothing.

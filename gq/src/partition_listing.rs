@@ -65,7 +65,7 @@ pub(crate) fn lines(
     });
     lines.extend(
         all.iter()
-            .map(|group| line(format, |column| column.text(group, times))),
+            .map(|group| line(format, |column| column.value(group, times))),
     );
     lines
 }
@@ -84,7 +84,7 @@ fn merged<'a>(
     for group in all {
         let key = of_group
             .iter()
-            .map(|column| column.text(&group, times))
+            .map(|column| column.value(&group, times))
             .collect();
         match known.get(&key) {
             None => {

@@ -15,23 +15,9 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
         .iter()
         .filter(|node| node.partitions.contains(&partition.name))
         .collect();
-    let time = |secs: Option<u32>, none: &str| {
-        secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()))
-    };
-    let all = |names: &[String]| {
-        if names.is_empty() {
-            "ALL".to_owned()
-        } else {
-            names.join(",")
-        }
-    };
-    let over = if partition.over_time_secs == 0 {
-        "NONE".to_owned()
-    } else {
-        sacct_time(partition.over_time_secs.into())
-    };
     let mut names: Vec<String> = partition.nodes.clone();
     hostlist::sort_names(&mut names);
+    let over_time = Some(partition.over_time_secs).filter(|secs| *secs > 0);
     let mut lines = vec![
         format!("PartitionName={}", partition.name),
         format!(
@@ -46,9 +32,10 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
             partition.default_qos.as_deref().unwrap_or("N/A")
         ),
         format!(
-            "DefaultTime={} MaxTime={} OverTimeLimit={over}",
+            "DefaultTime={} MaxTime={} OverTimeLimit={}",
             time(partition.default_time_secs, "NONE"),
-            time(partition.max_time_secs, "UNLIMITED")
+            time(partition.max_time_secs, "UNLIMITED"),
+            time(over_time, "NONE")
         ),
         format!(
             "MinNodes=0 MaxNodes={} MaxCPUsPerNode=UNLIMITED",
@@ -72,35 +59,35 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
             state_word(&partition.state),
             held.iter().map(|node| node.cpus).sum::<u32>(),
             held.len(),
-            held.iter()
-                .map(|node| node
-                    .gpus
-                    .iter()
-                    .filter(|gpu| gpu.present && gpu.profile.is_empty())
-                    .count())
-                .sum::<usize>()
+            whole_gpus(&held)
         ),
+        format!("TRES={}", tres(&held)),
     ];
-    lines.push(format!("TRES={}", tres(&held)));
     if let Some(headroom) = &partition.headroom {
         lines.push(format!("Headroom={}", gpus_text(headroom)));
     }
-    for (key, limits) in [
-        ("GroupLimits", &partition.group),
-        ("PerUserLimits", &partition.per_user),
-        ("PerAccountLimits", &partition.per_account),
-    ] {
-        let text = limits_text(limits);
-        if !text.is_empty() {
-            lines.push(format!("{key}={text}"));
-        }
-    }
-    printable_lines(&lines)
-}
-
-fn printable_lines(lines: &[String]) -> String {
+    lines.extend(limits(partition));
     let safe: Vec<_> = lines.iter().map(|line| printable(line)).collect();
     format!("{}\n\n", safe.join("\n   "))
+}
+
+fn time(secs: Option<u32>, none: &str) -> String {
+    secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()))
+}
+
+/// Names, or `ALL` for none.
+fn all(names: &[String]) -> String {
+    if names.is_empty() {
+        "ALL".to_owned()
+    } else {
+        names.join(",")
+    }
+}
+
+fn whole_gpus(nodes: &[&NodeRow]) -> usize {
+    let gpus = nodes.iter().flat_map(|node| &node.gpus);
+    gpus.filter(|gpu| gpu.present && gpu.profile.is_empty())
+        .count()
 }
 
 fn state_word(state: &str) -> String {
@@ -118,6 +105,17 @@ fn gpus_text(gpus: &Gpus) -> String {
         .join(",")
 }
 
+/// A line for each kind of limits that has any.
+fn limits(partition: &PartitionRow) -> impl Iterator<Item = String> {
+    let kinds = [
+        ("GroupLimits", limits_text(&partition.group)),
+        ("PerUserLimits", limits_text(&partition.per_user)),
+        ("PerAccountLimits", limits_text(&partition.per_account)),
+    ];
+    let set = kinds.into_iter().filter(|(_, text)| !text.is_empty());
+    set.map(|(key, text)| format!("{key}={text}"))
+}
+
 fn limits_text(limits: &Limits) -> String {
     let shown = |(key, value): &(&Key, Value)| match value {
         Value::Unset => None,
@@ -131,15 +129,9 @@ fn limits_text(limits: &Limits) -> String {
 /// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.
 fn tres(nodes: &[&NodeRow]) -> String {
     let mem: u64 = nodes.iter().map(|node| node.mem_bytes).sum();
-    let gpus = nodes
-        .iter()
-        .flat_map(|node| &node.gpus)
-        .filter(|gpu| gpu.present && gpu.profile.is_empty())
-        .count();
-    let gpus = if gpus > 0 {
-        format!(",gres/gpu={gpus}")
-    } else {
-        String::new()
+    let gpus = match whole_gpus(nodes) {
+        0 => String::new(),
+        gpus => format!(",gres/gpu={gpus}"),
     };
     format!(
         "cpu={},mem={},node={}{gpus}",

@@ -8,7 +8,7 @@ use crate::{one_job, output_file, priority_listing, start_listing, step_listing}
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::pages::ManPage;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
-use gwire::api::JobRowKey;
+use gwire::api::{JobQuery, JobRowKey};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -222,31 +222,19 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
     args.cluster.check(&mut client)?;
-    if let Some(job) = &args.why {
-        return one_job::why(&mut client, job, args.json);
+    match (&args.why, &args.follow, &args.log, &args.script) {
+        (Some(job), ..) => return one_job::why(&mut client, job, args.json),
+        (_, Some(job), ..) => return output_file::follow(&mut client, job),
+        (.., Some(job), _) => return one_job::log(&mut client, job, args.json),
+        (.., Some(job)) => return one_job::script(&mut client, job),
+        (None, None, None, None) => {}
     }
-    if let Some(job) = &args.follow {
-        return output_file::follow(&mut client, job);
-    }
-    if let Some(job) = &args.log {
-        return one_job::log(&mut client, job, args.json);
-    }
-    if let Some(job) = &args.script {
-        return one_job::script(&mut client, job);
-    }
-    let chosen = args.format.is_some()
-        || args.names.is_some()
-        || args.long
-        || args.array
-        || args.sort.is_some();
-    if args.start && squeue.is_none() && !chosen {
-        let mut query = args.filter.query()?;
-        query.job = args.job_list.join(",");
+    if args.start && squeue.is_none() && !args.chooses_form() {
+        let query = args.query(&args.filter)?;
         return start_listing::print(&mut client, &query, !args.noheader, args.json);
     }
     if args.prio {
-        let mut query = args.filter.query()?;
-        query.job = args.job_list.join(",");
+        let query = args.query(&args.filter)?;
         let shape = priority_listing::PriorityForm {
             long: args.long,
             normalized: args.normalized,
@@ -288,7 +276,8 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     }
 }
 
-fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<QueueListing, Failure> {
+/// The form of the listing: that of the options, else of the variables, else that of squeue or our own.
+fn form(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<ListingForm, Failure> {
     let free = args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
     let letters = args
         .format
@@ -308,15 +297,20 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
     let letters =
         letters.or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
     let letters = letters.or_else(|| squeue.filter(|_| names.is_none()).map(of_squeue));
-    let shape = if args.json {
-        ListingForm::Json
-    } else if let Some(letters) = &letters {
-        ListingForm::Format(job_format::read_letters(letters).map_err(Failure::usage)?)
-    } else if let Some(names) = &names {
-        ListingForm::Format(job_format::read_names(names).map_err(Failure::usage)?)
-    } else {
-        ListingForm::Table(if args.long { LONG } else { USUAL })
-    };
+    Ok(match (&letters, &names) {
+        _ if args.json => ListingForm::Json,
+        (Some(letters), _) => {
+            ListingForm::Format(job_format::read_letters(letters).map_err(Failure::usage)?)
+        }
+        (None, Some(names)) => {
+            ListingForm::Format(job_format::read_names(names).map_err(Failure::usage)?)
+        }
+        (None, None) => ListingForm::Table(if args.long { LONG } else { USUAL }),
+    })
+}
+
+fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<QueueListing, Failure> {
+    let shape = form(args, squeue)?;
     let sort = args
         .sort
         .clone()
@@ -324,16 +318,9 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
         .unwrap_or_default();
     let sort = sort_keys(&sort)?;
     let filter = args.filter.with_variables(variable);
-    let mut query = filter.query()?;
-    query.job = args.job_list.join(",");
+    let mut query = args.query(&filter)?;
     query.expand = args.array || variable("ARRAY").is_some();
-    let licences: Vec<String> = args
-        .licenses
-        .iter()
-        .flat_map(|list| list.split(','))
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let licences = args.licences();
     let chosen_by = (args
         .by_partition
         .then_some([JobColumn::State, JobColumn::Text(JobRowKey::partition)])
@@ -379,6 +366,29 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
 }
 
 impl QueueArgs {
+    /// Columns or an order are named.
+    fn chooses_form(&self) -> bool {
+        let columns = self.format.is_some() || self.names.is_some() || self.long;
+        columns || self.array || self.sort.is_some()
+    }
+
+    /// Licences of `-L`.
+    fn licences(&self) -> Vec<String> {
+        let names = self.licenses.iter().flat_map(|list| list.split(','));
+        names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The jobs of a filter, among them those of `-j` alone.
+    fn query(&self, filter: &JobFilter) -> Result<JobQuery, Failure> {
+        Ok(JobQuery {
+            job: self.job_list.join(","),
+            ..filter.query()?
+        })
+    }
+
     /// `--start` and `--prio` list the jobs that are named, too; what is about one job has no others beside it.
     fn settle_jobs(&mut self) -> Result<(), Failure> {
         let narrows = JobFilter {
@@ -415,7 +425,7 @@ impl QueueArgs {
 fn variable(end: &str) -> Option<String> {
     ["GQ", "SQUEUE"]
         .iter()
-        .find_map(|whose| std::env::var(format!("{whose}_{end}")).ok())
+        .find_map(|command| std::env::var(format!("{command}_{end}")).ok())
         .filter(|value| !value.is_empty())
 }
 

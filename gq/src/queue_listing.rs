@@ -73,7 +73,7 @@ impl QueueListing {
     }
 
     /// What a column prints, with what is expected in it.
-    fn text<'r>(
+    fn value<'r>(
         &self,
         column: JobColumn,
         row: &'r QueueRow<'_>,
@@ -85,7 +85,7 @@ impl QueueListing {
             (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => {
                 nodes.clone().into()
             }
-            _ => column.text(row, times),
+            _ => column.value(row, times),
         }
     }
 
@@ -179,7 +179,7 @@ impl QueueListing {
         }
         let count = self.each_row(client, path, &mut |row| {
             // The header goes out with the first row: an error comes without it.
-            fill(pieces, &mut line, |column| self.text(column, row, &times));
+            fill(pieces, &mut line, |column| self.value(column, row, &times));
             out.write_all(line.as_bytes())?;
             line.clear();
             Ok(())

@@ -9,7 +9,7 @@ use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{ExitCode, Instant, JobState};
-use gwire::api::{RunDetail, RunRowKey, StepOwn};
+use gwire::api::{GpuUseRow, RunDetail, RunRowKey, StepOwn};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -376,8 +376,25 @@ impl RunColumn {
         self.entry().1
     }
 
+    /// What a step asked for, and held unless for itself, is its job's affair.
+    fn is_of_job_alone(self) -> bool {
+        matches!(
+            self,
+            Self::Timelimit
+                | Self::TimelimitRaw
+                | Self::ReqMem
+                | Self::ReqTres
+                | Self::AllocTres
+                | Self::Gpus
+                | Self::DerivedExitCode
+                | Self::Uid
+                | Self::Gid
+                | Self::Group
+        )
+    }
+
     /// What the column prints.
-    pub(crate) fn text<'r>(self, line: &'r RunLine<'_>, format: &RunFormat) -> Cow<'r, str> {
+    pub(crate) fn value<'r>(self, line: &'r RunLine<'_>, format: &RunFormat) -> Cow<'r, str> {
         let (run, own) = (&line.row, line.step.and_then(|step| step.own));
         let secs = run.elapsed_secs.max(0).cast_unsigned();
         let (units, used) = (format.units, run.gpu_use.as_ref());
@@ -386,24 +403,14 @@ impl RunColumn {
         };
         let detail =
             |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
+        let gpus = |text: fn(&GpuUseRow) -> String| used.map(text).unwrap_or_default();
+        let planned =
+            |text: &dyn Fn(u64) -> String| planned_secs(run).map(text).unwrap_or_default();
         let text = match self {
-            // What a step asked for, and held unless for itself, is its job's affair.
             Self::AllocTres if own.is_some() => {
                 own.map_or(String::new(), |own| own_tres(own, run.nodes, units))
             }
-            Self::Timelimit
-            | Self::TimelimitRaw
-            | Self::ReqMem
-            | Self::ReqTres
-            | Self::AllocTres
-            | Self::Gpus
-                if line.is_step() =>
-            {
-                return "".into();
-            }
-            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if line.is_step() => {
-                return "".into();
-            }
+            _ if line.is_step() && self.is_of_job_alone() => return "".into(),
             Self::Text(key) => return run.text(key).into(),
             Self::Gpus if run.gpus.is_empty() => return "0".into(),
             Self::Gpus => return Cow::Borrowed(&run.gpus),
@@ -449,10 +456,8 @@ impl RunColumn {
             }),
             Self::Cluster => detail(|detail| detail.cluster.clone()),
             Self::Constraints => detail(|detail| detail.constraint.clone()),
-            Self::ConsumedEnergy => used.map_or(String::new(), |used| large(used.energy_joules)),
-            Self::ConsumedEnergyRaw => {
-                used.map_or(String::new(), |used| used.energy_joules.to_string())
-            }
+            Self::ConsumedEnergy => gpus(|used| large(used.energy_joules)),
+            Self::ConsumedEnergyRaw => gpus(|used| used.energy_joules.to_string()),
             Self::CpuEff => percent(run.cpu_percent).unwrap_or_default(),
             Self::CpuTime => sacct_time(secs * u64::from(run.cpus)),
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
@@ -468,13 +473,11 @@ impl RunColumn {
             Self::ExitCode => run.exit_code.to_string(),
             Self::Gid => detail(|detail| detail.gid.to_string()),
             Self::GpuEff => percent(used.and_then(|used| used.busy_percent)).unwrap_or_default(),
-            Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
+            Self::GpuIdle => gpus(|used| sacct_time(used.idle_secs)),
             Self::GpuMaxMem => used.map_or(String::new(), |used| {
                 units.size(used.memory_peak_bytes, mebibytes)
             }),
-            Self::GpuMaxPower => used.map_or(String::new(), |used| {
-                format!("{:.0}W", used.power_peak_watts)
-            }),
+            Self::GpuMaxPower => gpus(|used| format!("{:.0}W", used.power_peak_watts)),
             // `17.0` of a step.
             Self::JobIdRaw => match run.shown_id.split_once('.') {
                 Some((_, step)) => format!("{}.{step}", run.id),
@@ -486,13 +489,9 @@ impl RunColumn {
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
             Self::MaxRss => units.size(run.peak_memory_bytes, kibibytes),
             Self::MemEff => percent(run.mem_percent).unwrap_or_default(),
-            Self::Planned => planned_secs(run).map(sacct_time).unwrap_or_default(),
-            Self::PlannedCpu => planned_secs(run)
-                .map(|secs| sacct_time(secs * u64::from(run.cpus)))
-                .unwrap_or_default(),
-            Self::PlannedCpuRaw => planned_secs(run)
-                .map(|secs| (secs * u64::from(run.cpus)).to_string())
-                .unwrap_or_default(),
+            Self::Planned => planned(&sacct_time),
+            Self::PlannedCpu => planned(&|secs| sacct_time(secs * u64::from(run.cpus))),
+            Self::PlannedCpuRaw => planned(&|secs| (secs * u64::from(run.cpus)).to_string()),
             Self::Priority => detail(|detail| {
                 detail
                     .priority

@@ -1,11 +1,11 @@
 //! `gq --start`: when waiting jobs are expected to start, and where; of an array the next task. Under the
 //! table: limits that keep jobs without a start, each with its holder that ends first. Source: `squeue --start`.
 
-use gcli::Outcome;
 use gcli::answer::print_json;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
+use gcli::{Failure, Outcome};
 use gmodel::Instant;
 use gwire::api::{IntervalRecord, JobQuery, StartRow};
 use gwire::client::{Client, path_with_query};
@@ -24,6 +24,21 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
         return print_json(client, &path);
     }
     let StartList { jobs, records } = client.get(&path)?;
+    print_table(&jobs, header)?;
+    if !header {
+        return Ok(0);
+    }
+    // Talk, not data.
+    for text in explanations(jobs) {
+        eprintln!("{}", printable(&text));
+    }
+    for text in records.iter().filter_map(IntervalRecord::text) {
+        eprintln!("{}", printable(&text));
+    }
+    Ok(0)
+}
+
+fn print_table(jobs: &[StartRow], header: bool) -> Result<(), Failure> {
     let columns = vec![
         Column::number("JOBID"),
         Column::text("PARTITION"),
@@ -42,21 +57,12 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
     let at =
         |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), header);
-    // The text, the first job that it is of, and how many others.
-    let mut explanations: Vec<(String, String, usize)> = Vec::new();
     for job in jobs {
-        if let Some(text) = job.explanation {
-            let same = explanations.iter_mut().find(|(known, ..)| *known == text);
-            match same {
-                Some((_, _, others)) => *others += 1,
-                None => explanations.push((text, job.shown_id.clone(), 0)),
-            }
-        }
         table.row(vec![
-            job.shown_id.into(),
-            job.partition.into(),
-            job.name.into(),
-            job.user.into(),
+            job.shown_id.as_str().into(),
+            job.partition.as_str().into(),
+            job.name.as_str().into(),
+            job.user.as_str().into(),
             "PD".into(),
             at(job.earliest).into(),
             at(job.expected.or(job.at_limits)).into(),
@@ -65,27 +71,32 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
             if job.nodelist.is_empty() {
                 "(null)".into()
             } else {
-                job.nodelist.into()
+                job.nodelist.as_str().into()
             },
             job.ahead.to_string().into(),
             format!("({})", job.reason).into(),
         ])?;
     }
     table.finish()?;
-    // Talk, not data.
-    for (text, job, others) in explanations.iter().filter(|_| header) {
-        let others = match others {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
-        eprintln!("{}", printable(&format!("{job}{others}: {text}")));
+    Ok(())
+}
+
+/// Why jobs have no start, each text once: `17 and 2 more: ...`.
+fn explanations(jobs: Vec<StartRow>) -> Vec<String> {
+    // The text, the first job that it is of, and how many others.
+    let mut explanations: Vec<(String, String, usize)> = Vec::new();
+    for job in jobs {
+        if let Some(text) = job.explanation {
+            let same = explanations.iter_mut().find(|(known, ..)| *known == text);
+            match same {
+                Some((_, _, others)) => *others += 1,
+                None => explanations.push((text, job.shown_id, 0)),
+            }
+        }
     }
-    for text in records
-        .iter()
-        .filter_map(IntervalRecord::text)
-        .filter(|_| header)
-    {
-        eprintln!("{}", printable(&text));
-    }
-    Ok(0)
+    let line = |(text, job, others): &(String, String, usize)| match others {
+        0 => format!("{job}: {text}"),
+        others => format!("{job} and {others} more: {text}"),
+    };
+    explanations.iter().map(line).collect()
 }

@@ -52,22 +52,8 @@ pub(crate) fn print(
         return print_json(client, &path);
     }
     let steps: Vec<StepRow> = list(client, &path)?;
-    let is_meant = |step: &StepRow| {
-        let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
-        words.is_empty()
-            || words.iter().any(|word| {
-                if word.contains('.') {
-                    *word == step.shown_id
-                } else {
-                    covers(word, job)
-                }
-            })
-    };
-    let rows: Vec<QueueRow> = steps
-        .iter()
-        .filter(|step| is_meant(step))
-        .map(row)
-        .collect();
+    let named = steps.iter().filter(|step| is_named(step, &words));
+    let rows: Vec<QueueRow> = named.map(row).collect();
     let times = TimeFormat::from_env();
     match form {
         ListingForm::Format(pieces) => {
@@ -76,7 +62,7 @@ pub(crate) fn print(
                 fill(pieces, &mut line, |column| title(column).into());
             }
             rows.iter()
-                .for_each(|row| fill(pieces, &mut line, |column| column.text(row, &times)));
+                .for_each(|row| fill(pieces, &mut line, |column| column.value(row, &times)));
             out.write_all(line.as_bytes())?;
             out.flush()?;
         }
@@ -87,16 +73,23 @@ pub(crate) fn print(
             });
             let mut table = TableWriter::new(out, layout.into(), Screen::of_stdout(), header);
             for row in &rows {
-                table.row_of(
-                    USUAL
-                        .iter()
-                        .map(|column| (column.text(row, &times), Tint::Plain)),
-                )?;
+                let cell = |column: &JobColumn| (column.value(row, &times), Tint::Plain);
+                table.row_of(USUAL.iter().map(cell))?;
             }
             table.finish()?;
         }
     }
     Ok(0)
+}
+
+/// Without words every step is.
+fn is_named(step: &StepRow, words: &[&str]) -> bool {
+    let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
+    let is_named_by = |word: &&str| match word.contains('.') {
+        true => *word == step.shown_id,
+        false => covers(word, job),
+    };
+    words.is_empty() || words.iter().any(is_named_by)
 }
 
 /// Whether a job is the one named, or a task of it.

@@ -186,30 +186,23 @@ fn print(
         .chain(numbers.iter().map(|one| Column::number(one.title)))
         .collect();
     let mut table = TableWriter::new(out, columns, Screen::of_stdout(), !args.noheader);
-    for row in &list {
-        table.row(
-            cells(row, groups.len(), &numbers)
-                .into_iter()
-                .map(Into::into)
-                .collect(),
-        )?;
-    }
     // A job with two tags is in two groups, so groups of tags have no sum.
-    if list.len() > 1 && !groups.iter().any(|(name, _)| *name == "tag") {
-        let mut sum = ReportRow {
-            group: vec!["TOTAL".to_owned()],
-            ..ReportRow::default()
-        };
-        list.iter().for_each(|row| sum.add(row));
-        table.row(
-            cells(&sum, groups.len(), &numbers)
-                .into_iter()
-                .map(Into::into)
-                .collect(),
-        )?;
+    let has_sum = list.len() > 1 && !groups.iter().any(|(name, _)| *name == "tag");
+    for row in list.iter().chain(has_sum.then(|| total(&list)).as_ref()) {
+        let cells = cells(row, groups.len(), &numbers);
+        table.row(cells.into_iter().map(Into::into).collect())?;
     }
     table.finish()?;
     Ok(0)
+}
+
+fn total(rows: &[ReportRow]) -> ReportRow {
+    let mut sum = ReportRow {
+        group: vec!["TOTAL".to_owned()],
+        ..ReportRow::default()
+    };
+    rows.iter().for_each(|row| sum.add(row));
+    sum
 }
 
 fn cells(row: &ReportRow, groups: usize, numbers: &[Number]) -> Vec<String> {
@@ -248,19 +241,12 @@ impl PeriodArgs {
     /// # Errors
     /// A time that cannot be read, or nothing between the two.
     pub(crate) fn bounds(&self, now: Timestamp) -> Result<(Timestamp, Option<Timestamp>), Failure> {
-        let read = |option: &str, text: &str| {
-            local_time::read_past(text, now)
-                .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+        let read = |option: &str, text: &Option<String>| {
+            let at = local_time::past_option(option, text.as_deref(), now)?;
+            Ok::<_, Failure>(at.map(|at| at.0))
         };
-        let from = match &self.from {
-            Some(text) => read("from", text)?,
-            None => local_time::month_start(now),
-        };
-        let to = self
-            .to
-            .as_deref()
-            .map(|text| read("to", text))
-            .transpose()?;
+        let from = read("from", &self.from)?.unwrap_or_else(|| local_time::month_start(now));
+        let to = read("to", &self.to)?;
         let end = to.unwrap_or(now);
         if from >= end {
             return Err(Failure::usage(format_args!(

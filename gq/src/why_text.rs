@@ -26,75 +26,13 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
         printable(&job.shown_id),
         job.reason
     );
-    let say = |told: &str| times.in_text(&printable(told));
     if job.starts_now {
-        let _ = writeln!(
-            text,
-            "  nothing stands in its way: it starts with the next pass of the scheduler"
+        text.push_str(
+            "  nothing stands in its way: it starts with the next pass of the scheduler\n",
         );
     }
-    let line = |blocker: &BlockerRow| {
-        let what = if blocker.text.is_empty() {
-            blocker.code.to_string()
-        } else {
-            format!("{}: {}", blocker.code, say(&blocker.text))
-        };
-        let until = blocker
-            .until
-            .map(|at| format!("; until {} at the latest", times.print(at.0)))
-            .unwrap_or_default();
-        let from = blocker.may_preempt_from.map(|at| {
-            format!(
-                "; from {} on runs may be preempted for it: their protected time ends then",
-                times.print(at.0)
-            )
-        });
-        let cut = blocker.cut_from.map(|at| {
-            format!(
-                "; GPUs are cut for it from {} on, which takes seconds",
-                times.print(at.0)
-            )
-        });
-        format!(
-            "{what}{until}{}{}\n",
-            from.unwrap_or_default(),
-            cut.unwrap_or_default()
-        )
-    };
-    let there = job
-        .partition
-        .as_ref()
-        .map(|name| format!("in {}: ", printable(name)))
-        .unwrap_or_default();
-    let of = |gpus: Option<&String>| {
-        gpus.map(|gpus| format!("for {}: ", printable(gpus)))
-            .unwrap_or_default()
-    };
-    let mut tell = |place: &str, blockers: &[BlockerRow]| {
-        blockers
-            .iter()
-            .for_each(|blocker| text.push_str(&format!("  {place}{}", line(blocker))))
-    };
-    tell(
-        &format!("{there}{}", of(job.alternative.as_ref())),
-        &job.blockers,
-    );
-    job.alternatives.iter().for_each(|other| {
-        tell(
-            &format!("{there}{}", of(Some(&other.gpus))),
-            &other.blockers,
-        )
-    });
-    for other in &job.elsewhere {
-        tell(
-            &format!(
-                "in {}: {}",
-                printable(&other.partition),
-                of(other.alternative.as_ref())
-            ),
-            &other.blockers,
-        );
-    }
+    blockers(&mut text, job, times);
+    let say = |told: &str| times.in_text(&printable(told));
     if let Some(borrows) = &job.borrows {
         let _ = writeln!(text, "  it would start on borrowed GPUs: {}", say(borrows));
     }
@@ -118,18 +56,75 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             times.print(hold.since.0)
         );
     }
-    let elsewhere = job.elsewhere.iter().map(|other| {
-        (
-            format!("partition {}", printable(&other.partition)),
-            other.ahead,
-        )
-    });
+    jobs_ahead(&mut text, job);
+    expected_start(&mut text, job, times);
+    changes(&mut text, job, times);
+    text
+}
+
+/// What stands in its way here, with other GPUs, and in its other partitions.
+fn blockers(text: &mut String, job: &WhyRow, times: &TimeFormat) {
+    let with_gpus = |gpus: Option<&String>| {
+        gpus.map(|gpus| format!("for {}: ", printable(gpus)))
+            .unwrap_or_default()
+    };
+    let mut tell = |place: &str, gpus: Option<&String>, blockers: &[BlockerRow]| {
+        for blocker in blockers {
+            let line = blocker_text(blocker, times);
+            let _ = writeln!(text, "  {place}{}{line}", with_gpus(gpus));
+        }
+    };
     let here = job
         .partition
         .as_ref()
-        .map_or("its partition".to_owned(), |name| {
-            format!("partition {}", printable(name))
-        });
+        .map(|name| format!("in {}: ", printable(name)))
+        .unwrap_or_default();
+    tell(&here, job.alternative.as_ref(), &job.blockers);
+    for other in &job.alternatives {
+        tell(&here, Some(&other.gpus), &other.blockers);
+    }
+    for other in &job.elsewhere {
+        let there = format!("in {}: ", printable(&other.partition));
+        tell(&there, other.alternative.as_ref(), &other.blockers);
+    }
+}
+
+fn blocker_text(blocker: &BlockerRow, times: &TimeFormat) -> String {
+    let mut text = blocker.code.to_string();
+    if !blocker.text.is_empty() {
+        let _ = write!(text, ": {}", times.in_text(&printable(&blocker.text)));
+    }
+    if let Some(at) = blocker.until {
+        let _ = write!(text, "; until {} at the latest", times.print(at.0));
+    }
+    if let Some(at) = blocker.may_preempt_from {
+        let _ = write!(
+            text,
+            "; from {} on runs may be preempted for it: their protected time ends then",
+            times.print(at.0)
+        );
+    }
+    if let Some(at) = blocker.cut_from {
+        let _ = write!(
+            text,
+            "; GPUs are cut for it from {} on, which takes seconds",
+            times.print(at.0)
+        );
+    }
+    text
+}
+
+/// How many jobs come before it, in each of its partitions.
+fn jobs_ahead(text: &mut String, job: &WhyRow) {
+    let partition = |name: &str| format!("partition {}", printable(name));
+    let here = job
+        .partition
+        .as_ref()
+        .map_or("its partition".to_owned(), |name| partition(name));
+    let elsewhere = job
+        .elsewhere
+        .iter()
+        .map(|other| (partition(&other.partition), other.ahead));
     for (partition, ahead) in std::iter::once((here, job.ahead)).chain(elsewhere) {
         let _ = match ahead {
             0 => Ok(()),
@@ -137,18 +132,18 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             many => writeln!(text, "  {many} jobs of {partition} are ahead"),
         };
     }
+}
+
+/// When and where it starts by the forecast, and how well forecasts of such jobs held.
+fn expected_start(text: &mut String, job: &WhyRow, times: &TimeFormat) {
     if let Some(start) = job.expected_start {
-        let place = if job.expected_nodes.is_empty() {
-            String::new()
-        } else {
-            format!(" on {}", printable(&job.expected_nodes))
-        };
-        let place = job
-            .expected_partition
-            .as_ref()
-            .map_or(place.clone(), |name| {
-                format!("{place} in {}", printable(name))
-            });
+        let mut place = String::new();
+        if !job.expected_nodes.is_empty() {
+            let _ = write!(place, " on {}", printable(&job.expected_nodes));
+        }
+        if let Some(name) = &job.expected_partition {
+            let _ = write!(place, " in {}", printable(name));
+        }
         let _ = writeln!(
             text,
             "  starts by {}{place}, unless a more urgent job comes",
@@ -171,6 +166,10 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             let _ = writeln!(text, "  {}", printable(&record));
         }
     }
+}
+
+/// Changes of the request that would start it.
+fn changes(text: &mut String, job: &WhyRow, times: &TimeFormat) {
     for (place, change) in job.changes.iter().enumerate() {
         let when = match change.start {
             _ if change.now => "at once".to_owned(),
@@ -191,5 +190,4 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             printable(&change.option)
         );
     }
-    text
 }

@@ -1,16 +1,14 @@
 //! `gacct --live`, which a link named `sstat` is: what steps that run use by now, as their nodes say. Source: sstat(1).
 
-use super::{AccountingArgs, JobsAndSteps, Listing, Style, query};
+use super::{AccountingArgs, JobsAndSteps, Listing, query};
 use crate::run_column;
-use crate::run_format::RunFormat;
 use crate::run_line::RunLine;
 use crate::step_listing::covers;
 use gcli::answer::{list, print_json};
-use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::Timestamp;
-use gwire::api::{JobQuery, StepRow};
+use gwire::api::{JobQuery, RunQuery, StepRow};
 use gwire::client::path_with_query;
 use std::io::Write;
 
@@ -26,38 +24,15 @@ pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> 
     };
     let columns = run_column::read(&text).map_err(Failure::new)?;
     let named = JobsAndSteps::of(&args.jobs.join(","));
-    let of_runs = query(args, now)?;
-    let query = JobQuery {
-        job: named.all(),
-        user: of_runs.user,
-        account: of_runs.account,
-        partition: of_runs.partition,
-        qos: of_runs.qos,
-        name: of_runs.name,
-        nodelist: of_runs.nodelist,
-        ..JobQuery::default()
-    };
+    let path = steps_path(query(args, now)?, &named);
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
-    let path = path_with_query("/v1/steps", &query);
-    let path = format!(
-        "{path}{}live=true",
-        if path.contains('?') { '&' } else { '?' }
-    );
     if args.json {
         return print_json(&mut client, &path);
     }
     let steps: Vec<StepRow> = list(&mut client, &path)?;
-    let listing = Listing {
-        columns,
-        style: Style::of(args),
-        manner: RunFormat::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
-    };
-    let mut lines = if args.noheader {
-        String::new()
-    } else {
-        listing.header()
-    };
+    let listing = Listing::new(args, columns);
+    let mut lines = listing.header();
     let meant: Vec<&StepRow> = steps
         .iter()
         .filter(|step| is_meant(step, &named, first_only, &steps))
@@ -84,6 +59,23 @@ pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> 
         ))),
         false => Ok(u8::from(known.is_empty() && !unknown.is_empty())),
     }
+}
+
+/// The steps under way of the jobs that accounting would list.
+fn steps_path(runs: RunQuery, named: &JobsAndSteps) -> String {
+    let query = JobQuery {
+        job: named.all(),
+        user: runs.user,
+        account: runs.account,
+        partition: runs.partition,
+        qos: runs.qos,
+        name: runs.name,
+        nodelist: runs.nodelist,
+        ..JobQuery::default()
+    };
+    let path = path_with_query("/v1/steps", &query);
+    let mark = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{mark}live=true")
 }
 
 fn is_meant(step: &StepRow, named: &JobsAndSteps, first_only: bool, all: &[StepRow]) -> bool {
