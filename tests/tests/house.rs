@@ -40,10 +40,8 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::Fields, "gsched", 22),
     (Rule::FileLines, "gsched", 1020),
     (Rule::ImplFiles, "gsched", 5),
-    (Rule::LongFunctions, "gadm", 1),
     (Rule::LongFunctions, "gsched", 34),
     (Rule::LongFunctions, "gsim", 2),
-    (Rule::LongFunctions, "gslurm", 2),
     (Rule::LongFunctions, "gsub", 1),
     (Rule::TupleArguments, "gsched", 33),
 ];

@@ -295,9 +295,6 @@ fn mind_skipped(change: &mut BTreeMap<String, Value>, old: &ReservationRow) -> R
 
 /// What is reserved is said in one way: a new way puts the old one aside.
 fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow>) {
-    let is_said = |change: &BTreeMap<String, Value>, key: &str| {
-        change.get(key).is_some_and(|value| !value.is_null())
-    };
     let ways = ["nodes", "node_count", "gpus"];
     if !ways.iter().any(|way| is_said(change, way)) {
         // A partition alone means all of it.
@@ -340,10 +337,7 @@ fn longer(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
         .reservation
         .duration_secs;
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
-    let by = TimeLimit::parse(value)
-        .map_err(|error| wrong(&error.to_string()))?
-        .secs()
-        .ok_or_else(|| wrong("it cannot be unlimited"))?;
+    let by = limited_secs(value).map_err(|why| wrong(&why))?;
     let new = if key.ends_with('+') {
         Some(u64::from(old).saturating_add(by))
     } else {
@@ -363,27 +357,16 @@ fn set_flag(
         .split_once('=')
         .map_or((flag, None), |(bare, time)| (bare, Some(time)));
     let wrong = |why: &str| Failure::usage(format_args!("flags={flag}: {why}"));
-    let said = |key: &str, before: bool| change.get(key).map_or(before, |value| !value.is_null());
-    let names_nodes = said(
-        "nodes",
-        old.is_some_and(|old| names_nodes(&old.reservation) && !old.reservation.is_chosen),
-    );
-    let counts_nodes = said(
-        "node_count",
-        old.is_some_and(|old| old.reservation.is_chosen)
-            && !said("nodes", false)
-            && !said("gpus", false),
-    );
     match bare.to_ascii_uppercase().as_str() {
         // How it is anyway, where it is so.
-        "SPEC_NODES" | "PART_NODES" if is_set && names_nodes => return Ok(()),
+        "SPEC_NODES" | "PART_NODES" if is_set && will_name_nodes(change, old) => return Ok(()),
         "SPEC_NODES" => return Err(wrong("nodes=node[1-2] names them")),
         "PART_NODES" => {
             return Err(wrong(
                 "nodes=ALL partition=NAME are all nodes of a partition, also those that come later",
             ));
         }
-        "REPLACE_DOWN" if !counts_nodes => {
+        "REPLACE_DOWN" if !will_count_nodes(change, old) => {
             return Err(wrong(
                 "nodes that are chosen by node_count=2 are replaced, those that are named are not",
             ));
@@ -394,57 +377,70 @@ fn set_flag(
         }
         _ => {}
     }
-    if let Some((_, advice)) = NO_FLAGS
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(bare))
-    {
-        return Err(wrong(advice));
-    }
-    let Some((name, key, value)) = FLAGS
-        .iter()
-        .find(|(name, ..)| name.eq_ignore_ascii_case(bare))
-    else {
-        let guess = did_you_mean(bare, FLAGS.map(|(name, ..)| name));
-        return Err(wrong(&format!(
-            "there is no such flag.{guess} Flags: {}",
-            FLAGS.map(|(name, ..)| name).join(", ")
-        )));
-    };
+    let (name, key, value) = find_flag(bare).map_err(|why| wrong(&why))?;
     let value = match (*name, time, is_set) {
         ("PURGE_COMP", _, false) => Value::Null,
-        ("PURGE_COMP", time, true) => {
-            let limit = time.map_or(Ok(Some(PURGE_SECS)), |time| {
-                TimeLimit::parse(time).map(|limit| limit.secs())
-            });
-            let secs = limit
-                .map_err(|error| wrong(&error.to_string()))?
-                .ok_or_else(|| wrong("it cannot be unlimited"))?;
-            json!(secs)
-        }
+        ("PURGE_COMP", None, true) => json!(PURGE_SECS),
+        ("PURGE_COMP", Some(time), true) => json!(limited_secs(time).map_err(|why| wrong(&why))?),
         (_, Some(_), _) => return Err(wrong("only PURGE_COMP takes a time")),
-        (_, None, false)
-            if !value.is_empty()
-                && old.is_none_or(|old| old.reservation.repeat.word() != *value) =>
-        {
+        (_, None, is_set) if value.is_empty() => json!(is_set),
+        (_, None, true) => json!(value),
+        // It comes again in another way, which stays.
+        (_, None, false) if old.is_none_or(|old| old.reservation.repeat.word() != *value) => {
             return Ok(());
         }
-        (_, None, false) => {
-            if value.is_empty() {
-                json!(false)
-            } else {
-                json!("once")
-            }
-        }
-        (_, None, true) => {
-            if value.is_empty() {
-                json!(true)
-            } else {
-                json!(value)
-            }
-        }
+        (_, None, false) => json!("once"),
     };
     change.insert((*key).to_owned(), value);
     Ok(())
+}
+
+/// A flag's own name, the key that it sets, and the word to which.
+fn find_flag(word: &str) -> Result<&'static (&'static str, &'static str, &'static str), String> {
+    let mut refused = NO_FLAGS.iter();
+    if let Some((_, advice)) = refused.find(|(name, _)| name.eq_ignore_ascii_case(word)) {
+        return Err((*advice).to_owned());
+    }
+    let mut flags = FLAGS.iter();
+    let found = flags.find(|(name, ..)| name.eq_ignore_ascii_case(word));
+    found.ok_or_else(|| {
+        let names = FLAGS.map(|(name, ..)| name);
+        let guess = did_you_mean(word, names);
+        format!("there is no such flag.{guess} Flags: {}", names.join(", "))
+    })
+}
+
+/// Whether its nodes have names, after the change.
+fn will_name_nodes(change: &BTreeMap<String, Value>, old: Option<&ReservationRow>) -> bool {
+    let before =
+        || old.is_some_and(|old| names_nodes(&old.reservation) && !old.reservation.is_chosen);
+    change
+        .get("nodes")
+        .map_or_else(before, |value| !value.is_null())
+}
+
+/// Whether its nodes are chosen by their number, after the change.
+fn will_count_nodes(change: &BTreeMap<String, Value>, old: Option<&ReservationRow>) -> bool {
+    let before = || {
+        old.is_some_and(|old| old.reservation.is_chosen)
+            && !is_said(change, "nodes")
+            && !is_said(change, "gpus")
+    };
+    change
+        .get("node_count")
+        .map_or_else(before, |value| !value.is_null())
+}
+
+fn is_said(change: &BTreeMap<String, Value>, key: &str) -> bool {
+    change.get(key).is_some_and(|value| !value.is_null())
+}
+
+/// Seconds of a time that cannot be unlimited.
+fn limited_secs(text: &str) -> Result<u64, String> {
+    let limit = TimeLimit::parse(text).map_err(|error| error.to_string())?;
+    limit
+        .secs()
+        .ok_or_else(|| "it cannot be unlimited".to_owned())
 }
 
 fn list(client: &mut Client, json: bool) -> Outcome {
@@ -475,8 +471,8 @@ fn list(client: &mut Client, json: bool) -> Outcome {
             print(row.window_end).into(),
             squeue_time(u64::from(one.duration_secs)).into(),
             one.repeat.word().into(),
-            what(one).into(),
-            whom(one).into(),
+            reserved_part(one).into(),
+            reserved_users(one).into(),
         ])?;
     }
     table.finish()?;
@@ -493,7 +489,7 @@ fn names_nodes(one: &Reservation) -> bool {
     matches!(one.what, ReservedPart::AllNodes | ReservedPart::Nodes(_))
 }
 
-fn what(one: &Reservation) -> String {
+fn reserved_part(one: &Reservation) -> String {
     let partition = one
         .partition
         .as_ref()
@@ -512,7 +508,8 @@ fn what(one: &Reservation) -> String {
     }
 }
 
-fn whom(row: &Reservation) -> String {
+/// Its users and accounts, or that it is maintenance.
+fn reserved_users(row: &Reservation) -> String {
     let names = reserved_for(&row.users, &row.accounts).replace(", ", ",");
     match (row.maintenance, names.is_empty()) {
         (true, true) => "maintenance".to_owned(),

@@ -15,8 +15,7 @@ mod request;
 mod transaction;
 mod tres;
 
-use crate::ruled_table::{self, Column, TableArgs};
-use association::Association;
+use crate::ruled_table::{self, ChosenColumn, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use entity::Entity;
 use gcli::table::stdout;
@@ -85,80 +84,69 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let asked = ListRequest::of(&args.words, args.associations)?;
     let mut client = gcli::connect("sacctmgr")?;
     cluster_choice::check(&asked.clusters, &mut client)?;
-    let format = asked.format.as_deref().unwrap_or(asked.usual());
-    let mut out = stdout()?;
+    let mut listing = Listing {
+        format: asked.format.as_deref().unwrap_or(asked.usual()),
+        table: args.table,
+        out: stdout()?,
+    };
     match asked.kind {
-        Entity::Qos => {
-            let columns = ruled_table::choose(format, qos::COLUMNS, ELSEWHERE)?;
-            ruled_table::print(
-                &mut out,
-                &columns,
-                &qos::rows(&mut client, &asked.names)?,
-                args.table,
-            )?;
-        }
-        Entity::Cluster => {
-            let columns = ruled_table::choose(format, CLUSTER, ELSEWHERE)?;
+        Entity::Qos => listing.print(qos::COLUMNS, |_| qos::rows(&mut client, &asked.names))?,
+        Entity::Cluster => listing.print(CLUSTER, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?;
-            let rows: Vec<ClusterInfo> = [cluster]
-                .into_iter()
-                .filter(|one| asked.names.is_empty() || asked.names.contains(&one.name))
-                .collect();
-            ruled_table::print(&mut out, &columns, &rows, args.table)?;
-        }
-        Entity::Tres => {
-            let columns = ruled_table::choose(format, tres::COLUMNS, ELSEWHERE)?;
-            ruled_table::print(&mut out, &columns, &tres::rows(&mut client)?, args.table)?;
-        }
-        Entity::Events => {
-            let columns = ruled_table::choose(format, event::COLUMNS, ELSEWHERE)?;
+            let is_asked = asked.names.is_empty() || asked.names.contains(&cluster.name);
+            Ok(is_asked.then_some(cluster).into_iter().collect())
+        })?,
+        Entity::Tres => listing.print(tres::COLUMNS, |_| tres::rows(&mut client))?,
+        Entity::Events => listing.print(event::COLUMNS, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-            ruled_table::print(
-                &mut out,
-                &columns,
-                &event::rows(&mut client, &asked.events, &asked.span, &cluster)?,
-                args.table,
-            )?;
-        }
-        Entity::Transactions => {
-            let columns = ruled_table::choose(format, transaction::COLUMNS, ELSEWHERE)?;
-            ruled_table::print(
-                &mut out,
-                &columns,
-                &transaction::rows(&mut client, &asked.actors, &asked.span)?,
-                args.table,
-            )?;
-        }
-        Entity::Problems => {
-            let columns = ruled_table::choose(format, problem::COLUMNS, ELSEWHERE)?;
+            event::rows(&mut client, &asked.events, &asked.span, &cluster)
+        })?,
+        Entity::Transactions => listing.print(transaction::COLUMNS, |_| {
+            transaction::rows(&mut client, &asked.actors, &asked.span)
+        })?,
+        Entity::Problems => listing.print(problem::COLUMNS, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-            ruled_table::print(
-                &mut out,
-                &columns,
-                &problem::rows(&mut client, &cluster)?,
-                args.table,
-            )?;
-        }
+            problem::rows(&mut client, &cluster)
+        })?,
         // A job's end and its accounting are one record.
         Entity::Runaway => writeln!(
-            out,
+            listing.out,
             "Runaway Jobs: No runaway jobs found on cluster {}",
             client.get::<ClusterInfo>("/v1/cluster")?.name
         )?,
         Entity::Users | Entity::Accounts | Entity::Associations => {
-            let known = if asked.tree {
-                association::IN_TREE
-            } else {
-                association::COLUMNS
+            let known = match asked.tree {
+                true => association::IN_TREE,
+                false => association::COLUMNS,
             };
-            let columns = ruled_table::choose(format, known, ELSEWHERE)?;
-            let words: Vec<&str> = columns.iter().map(|(column, _)| column.word).collect();
-            let rows: Vec<Association> = association::rows(&mut client, &asked, &words)?;
-            ruled_table::print(&mut out, &columns, &rows, args.table)?;
+            listing.print(known, |columns| {
+                let words: Vec<&str> = columns.iter().map(|(column, _)| column.word).collect();
+                association::rows(&mut client, &asked, &words)
+            })?;
         }
     }
-    out.flush()?;
+    listing.out.flush()?;
     Ok(0)
+}
+
+struct Listing<'a, W> {
+    format: &'a str,
+    table: TableArgs,
+    out: W,
+}
+
+impl<W: Write> Listing<'_, W> {
+    /// Reads the rows once the format is known to be good.
+    fn print<R: 'static>(
+        &mut self,
+        known: &'static [Column<R>],
+        rows: impl FnOnce(&[ChosenColumn<R>]) -> Result<Vec<R>, Failure>,
+    ) -> Result<(), Failure> {
+        let columns = ruled_table::choose(self.format, known, ELSEWHERE)?;
+        let rows = rows(&columns)?;
+        ruled_table::print(&mut self.out, &columns, &rows, self.table)?;
+        Ok(())
+    }
 }
 
 const CLUSTER: &[Column<ClusterInfo>] = &[Column::right("cluster", "Cluster", 10, |row| {
@@ -168,6 +156,7 @@ const CLUSTER: &[Column<ClusterInfo>] = &[Column::right("cluster", "Cluster", 10
 #[cfg(test)]
 mod tests {
     use super::*;
+    use association::Association;
 
     #[test]
     fn the_command_line_is_sound() {

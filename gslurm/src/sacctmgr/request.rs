@@ -108,23 +108,24 @@ impl ListRequest {
                 self.accounts.extend(words_of(value))
             }
             ("parent" | "parents", _) if of_accounts => self.parents.extend(words_of(value)),
-            ("" | "name" | "names", _) => match self.kind {
-                Entity::Users => self.users.extend(words_of(value)),
-                Entity::Accounts => self.accounts.extend(words_of(value)),
-                Entity::Events | Entity::Transactions => return Err(self.unknown(word)),
-                Entity::Tres | Entity::Runaway | Entity::Problems if key.is_empty() => {
-                    return Err(self.unknown(word));
-                }
-                Entity::Qos
-                | Entity::Cluster
-                | Entity::Tres
-                | Entity::Runaway
-                | Entity::Problems => self.names.extend(words_of(value)),
-                Entity::Associations => return Err(self.unknown(word)),
+            ("" | "name" | "names", _) => match self.names_of_kind(!key.is_empty()) {
+                Some(names) => names.extend(words_of(value)),
+                None => return Err(self.unknown(word)),
             },
             _ => return Err(self.unknown(word)),
         }
         Ok(())
+    }
+
+    /// Where names go, with `name=` or bare.
+    fn names_of_kind(&mut self, has_key: bool) -> Option<&mut Vec<String>> {
+        match self.kind {
+            Entity::Users => Some(&mut self.users),
+            Entity::Accounts => Some(&mut self.accounts),
+            Entity::Qos | Entity::Cluster => Some(&mut self.names),
+            Entity::Tres | Entity::Runaway | Entity::Problems => has_key.then_some(&mut self.names),
+            Entity::Events | Entity::Transactions | Entity::Associations => None,
+        }
     }
 
     fn unknown(&self, word: &str) -> Failure {

@@ -502,7 +502,7 @@ fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
     };
     let name = match (named, words.first().is_some_and(is_one)) {
         (Some(name), _) => name,
-        (None, true) if new => policy::reservation::new_name(client, whom(words))?,
+        (None, true) if new => policy::reservation::new_name(client, account_or_user(words))?,
         (None, true) => return Err(Failure::usage("which reservation? ReservationName=course")),
         (None, false) => return Err(Failure::usage(ONLY_RESERVATIONS)),
     };
@@ -535,7 +535,7 @@ fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
 }
 
 /// The name from which a reservation without one is named: its first account, else its first user.
-fn whom(words: &[String]) -> &str {
+fn account_or_user(words: &[String]) -> &str {
     let first = |keys: [&str; 2]| first_value(words, &keys)?.split(',').next();
     let name = first(["accounts", "account"])
         .or_else(|| first(["users", "user"]))
@@ -717,9 +717,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_without_a_name_is_named_after_whom_it_is_for() {
-        let of =
-            |text: &str| whom(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_owned();
+    fn a_reservation_without_a_name_is_named_after_its_account_or_user() {
+        let of = |text: &str| {
+            account_or_user(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_owned()
+        };
         assert_eq!(of("reservation Users=ada,bob StartTime=now"), "ada");
         assert_eq!(of("reservation users=ada account=-nlp,vision"), "nlp");
         assert_eq!(of("reservation StartTime=now"), "");
