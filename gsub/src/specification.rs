@@ -66,42 +66,8 @@ pub(crate) fn build(
     per_gpu_without_gpus(&gpus, choices)?;
     let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
-    let mut common = CommonSpec {
-        tags: tags(choices.take_all("tag")),
-        hold: choices.take_flag("hold"),
-        array: parsed(choices.take("array"), ArraySpec::parse)?,
-        time_limit_secs: parsed(choices.take("time"), TimeLimit::parse)?.map(limit_secs),
-        nice: nice(choices.take("nice"))?,
-        requeue: requeue(choices)?,
-        no_kill: no_kill(choices.take("no-kill"))?,
-        request: request(choices, &gpus)?,
-        dependency: parsed(filled(choices.take("dependency")), |text| {
-            unnamed("--dependency", Dependency::parse(text))
-        })?,
-        kill_on_invalid_dep: parsed(choices.take("kill-on-invalid-dep"), yes_or_no)?,
-        licences: parsed(filled(choices.take("licenses")), |text| {
-            unnamed("--licenses", licence::parse(text))
-        })?
-        .unwrap_or_default(),
-        reservation: parsed(filled(choices.take("reservation")), one_reservation)?,
-        borrow: borrow(choices),
-        checkpoint: parsed(choices.take("checkpoint"), |text| {
-            unnamed("--checkpoint", CheckpointSpec::parse(text))
-        })?,
-        priority: parsed(choices.take("priority"), priority)?,
-        ..CommonSpec::default()
-    };
-    common.time_min_secs = time_min(choices.take("time-min"), common.time_limit_secs)?;
-    common.deadline = deadline(choices.take("deadline"), submitter.now)?;
-    common.begin = parsed(choices.take("begin"), |text| {
-        local_time::read(text, submitter.now)
-    })?;
-    let exported = choices.get("export").map(|given| given.text().to_owned());
-    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
-    // As srun reads it.
-    exported
-        .into_iter()
-        .for_each(|text| export.set("SLURM_EXPORT_ENV", text));
+    let mut common = common(choices, &gpus, submitter.now)?;
+    let mut export = export(choices)?;
     let mut launch = launch_context::launch(choices, work, submitter)?;
     launch.around.login_env_secs =
         login_env(choices.take("get-user-env"))?.or(export.wants_login().then_some(LOGIN_ENV_SECS));
@@ -147,6 +113,49 @@ pub(crate) fn build(
         parsable: choices.take_flag("parsable"),
         clusters: text(choices.take("clusters")).unwrap_or_default(),
     })
+}
+
+/// What all tasks of an array share, but for its texts and what is not acted on.
+fn common(choices: &mut Choices, gpus: &GpuOptions, now: Timestamp) -> Result<CommonSpec, Failure> {
+    let mut common = CommonSpec {
+        tags: tags(choices.take_all("tag")),
+        hold: choices.take_flag("hold"),
+        array: parsed(choices.take("array"), ArraySpec::parse)?,
+        time_limit_secs: parsed(choices.take("time"), TimeLimit::parse)?.map(limit_secs),
+        nice: nice(choices.take("nice"))?,
+        requeue: requeue(choices)?,
+        no_kill: no_kill(choices.take("no-kill"))?,
+        request: request(choices, gpus)?,
+        dependency: parsed(filled(choices.take("dependency")), |text| {
+            unnamed("--dependency", Dependency::parse(text))
+        })?,
+        kill_on_invalid_dep: parsed(choices.take("kill-on-invalid-dep"), yes_or_no)?,
+        licences: parsed(filled(choices.take("licenses")), |text| {
+            unnamed("--licenses", licence::parse(text))
+        })?
+        .unwrap_or_default(),
+        reservation: parsed(filled(choices.take("reservation")), one_reservation)?,
+        borrow: borrow(choices),
+        checkpoint: parsed(choices.take("checkpoint"), |text| {
+            unnamed("--checkpoint", CheckpointSpec::parse(text))
+        })?,
+        priority: parsed(choices.take("priority"), priority)?,
+        ..CommonSpec::default()
+    };
+    common.time_min_secs = time_min(choices.take("time-min"), common.time_limit_secs)?;
+    common.deadline = deadline(choices.take("deadline"), now)?;
+    common.begin = parsed(choices.take("begin"), |text| local_time::read(text, now))?;
+    Ok(common)
+}
+
+fn export(choices: &mut Choices) -> Result<Export, Failure> {
+    let exported = choices.get("export").map(|given| given.text().to_owned());
+    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    // As srun reads it.
+    exported
+        .into_iter()
+        .for_each(|text| export.set("SLURM_EXPORT_ENV", text));
+    Ok(export)
 }
 
 /// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).

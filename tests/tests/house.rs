@@ -42,7 +42,6 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::ImplFiles, "gsched", 5),
     (Rule::LongFunctions, "gsched", 34),
     (Rule::LongFunctions, "gsim", 2),
-    (Rule::LongFunctions, "gsub", 1),
     (Rule::TupleArguments, "gsched", 33),
 ];
 
