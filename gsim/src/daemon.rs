@@ -253,7 +253,6 @@ impl Cluster {
     }
 
     pub fn work_done(&mut self, machine: usize, epoch: u64, work: Work) {
-        let boot = self.machines[machine].boot;
         let Some(daemon) = &mut self.machines[machine].daemon else {
             return;
         };
@@ -261,39 +260,7 @@ impl Cluster {
             return;
         }
         match work {
-            Work::WriteOrders(fence) => {
-                let accept = actions(&daemon.state)
-                    .into_iter()
-                    .find_map(|action| match action {
-                        NodeAction::Record {
-                            fence: wanted,
-                            accept,
-                        } if wanted == fence => Some(accept),
-                        _ => None,
-                    });
-                // A newer target may have taken its place.
-                let Some(accept) = accept else {
-                    return self.work(machine);
-                };
-                let orders: Vec<Order> = accept
-                    .iter()
-                    .map(|run| daemon.orders[run].clone())
-                    .collect();
-                for order in orders {
-                    let record = SpoolRun {
-                        order,
-                        boot,
-                        supervised: false,
-                        exit: None,
-                        clean: false,
-                    };
-                    self.machines[machine]
-                        .spool
-                        .runs
-                        .insert(record.order.run, record);
-                }
-                self.begin(machine, Work::WriteFence(fence), 5);
-            }
+            Work::WriteOrders(fence) => self.write_orders(machine, fence),
             Work::WriteFence(fence) => {
                 let one = &mut self.machines[machine];
                 one.spool.fence = fence.max(one.spool.fence);
@@ -321,6 +288,38 @@ impl Cluster {
             }
         }
         self.work(machine);
+    }
+
+    /// Writes the orders that a target brought, and its fence behind them.
+    fn write_orders(&mut self, machine: usize, fence: Fence) {
+        let one = &mut self.machines[machine];
+        let Some(daemon) = &one.daemon else {
+            return;
+        };
+        let accept = actions(&daemon.state)
+            .into_iter()
+            .find_map(|action| match action {
+                NodeAction::Record {
+                    fence: wanted,
+                    accept,
+                } if wanted == fence => Some(accept),
+                _ => None,
+            });
+        // A newer target may have taken its place.
+        let Some(accept) = accept else {
+            return;
+        };
+        for run in accept {
+            let record = SpoolRun {
+                order: daemon.orders[&run].clone(),
+                boot: one.boot,
+                supervised: false,
+                exit: None,
+                clean: false,
+            };
+            one.spool.runs.insert(run, record);
+        }
+        self.begin(machine, Work::WriteFence(fence), 5);
     }
 
     fn prepared(&mut self, machine: usize, run: RunId) {

@@ -70,6 +70,16 @@ impl ClusterSizing {
             cpus_per_node: None,
         }
     }
+
+    /// What one part of a cluster does at its load, in milliseconds.
+    fn capacity(&self) -> f64 {
+        self.load * self.span_ms.max(1) as f64
+    }
+
+    /// Nodes with so many parts `each` that do this work.
+    fn nodes_for(&self, work: f64, each: u64) -> u64 {
+        ((work / self.capacity() / each as f64).ceil() as u64).max(1)
+    }
 }
 
 /// A machine that only says that it runs something.
@@ -412,67 +422,59 @@ impl NodeGroup {
 
 /// The nodes for jobs with GPUs, and those for jobs without.
 fn groups(jobs: &[&TraceJob], wish: &ClusterSizing) -> Vec<NodeGroup> {
-    let &ClusterSizing {
-        load,
-        span_ms,
-        gpus_per_node,
-        cpus_per_node,
-    } = wish;
     let (on_gpus, on_cpus): (Vec<_>, Vec<_>) = jobs
         .iter()
         .filter(|job| job.run_ms.is_some())
         .partition(|job| job.gpu_milli > 0);
-    let capacity = load * span_ms.max(1) as f64;
-    let count = |work: f64, each: u64, widest: u64| {
-        ((work / capacity / each as f64).ceil() as u64)
-            .max(widest)
-            .max(1)
-    };
     let mut groups = Vec::new();
     if !on_gpus.is_empty() {
-        let wanted = u64::from(gpus_per_node.unwrap_or(GPUS_PER_NODE));
-        // A job that does not say its nodes takes as many as its GPUs fill.
-        let gpus = wanted.max(most(&on_gpus, |job| {
-            if job.says_nodes {
-                job.gpus().div_ceil(u64::from(job.nodes))
-            } else {
-                1
-            }
-        }));
-        let gpus = gpus.min(u64::from(MAX_GPUS));
-        let count = count(
-            work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0),
-            gpus,
-            most(&on_gpus, |job| u64::from(job.nodes_among(gpus))),
-        );
-        let shape = NodeShape {
-            gpus: gpus as u32,
-            ..shape(&on_gpus, count, capacity, gpus, cpus_per_node)
-        };
-        groups.push(NodeGroup {
-            prefix: "g",
-            count,
-            shape,
-        });
+        groups.push(gpu_nodes(&on_gpus, wish));
     }
     if !on_cpus.is_empty() {
-        let cpus = u64::from(cpus_per_node.unwrap_or(1)).max(most(&on_cpus, cpus_each));
-        let count = count(
-            work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64),
-            cpus,
-            most(&on_cpus, |job| u64::from(job.nodes)),
-        );
-        let shape = NodeShape {
-            cpus: cpus as u32,
-            ..shape(&on_cpus, count, capacity, cpus, None)
-        };
-        groups.push(NodeGroup {
-            prefix: "c",
-            count,
-            shape,
-        });
+        groups.push(cpu_nodes(&on_cpus, wish));
     }
     groups
+}
+
+fn gpu_nodes(jobs: &[&TraceJob], wish: &ClusterSizing) -> NodeGroup {
+    let wanted = u64::from(wish.gpus_per_node.unwrap_or(GPUS_PER_NODE));
+    // A job that does not say its nodes takes as many as its GPUs fill.
+    let gpus = wanted.max(most(jobs, |job| {
+        if job.says_nodes {
+            job.gpus().div_ceil(u64::from(job.nodes))
+        } else {
+            1
+        }
+    }));
+    let gpus = gpus.min(u64::from(MAX_GPUS));
+    let held = work(jobs, |job| job.gpu_milli as f64 / 1000.0);
+    let widest = most(jobs, |job| u64::from(job.nodes_among(gpus)));
+    let count = wish.nodes_for(held, gpus).max(widest);
+    let shape = NodeShape {
+        gpus: gpus as u32,
+        ..shape(jobs, count, wish.capacity(), gpus, wish.cpus_per_node)
+    };
+    NodeGroup {
+        prefix: "g",
+        count,
+        shape,
+    }
+}
+
+fn cpu_nodes(jobs: &[&TraceJob], wish: &ClusterSizing) -> NodeGroup {
+    let cpus = u64::from(wish.cpus_per_node.unwrap_or(1)).max(most(jobs, cpus_each));
+    let held = work(jobs, |job| job.cpus().max(u64::from(job.nodes)) as f64);
+    let widest = most(jobs, |job| u64::from(job.nodes));
+    let count = wish.nodes_for(held, cpus).max(widest);
+    let shape = NodeShape {
+        cpus: cpus as u32,
+        ..shape(jobs, count, wish.capacity(), cpus, None)
+    };
+    NodeGroup {
+        prefix: "c",
+        count,
+        shape,
+    }
 }
 
 impl NodeShape {

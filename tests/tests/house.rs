@@ -41,7 +41,6 @@ const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::FileLines, "gsched", 1020),
     (Rule::ImplFiles, "gsched", 5),
     (Rule::LongFunctions, "gsched", 34),
-    (Rule::LongFunctions, "gsim", 2),
     (Rule::TupleArguments, "gsched", 33),
 ];
 
