@@ -6,7 +6,7 @@ use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
 use crate::sim_event::SimEvent;
 use gcore::ctl::NodeReport;
 use gcore::node::{NodeAction, NodeEvent, NodeInput, actions, apply, check, handle, reports};
-use gmodel::run::{DesiredRun, DesiredState, EndCause, RunEnd, RunReport, RunTarget, StopCause};
+use gmodel::run::{DesiredRun, DesiredState, EndCause, RunEnd, RunReport, RunTarget};
 use gmodel::{ExitCode, Fence, RunId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -221,10 +221,8 @@ impl Cluster {
                 }
                 NodeAction::Go { run } => self.go(machine, run),
                 NodeAction::Stop {
-                    run,
-                    why,
-                    grace_secs,
-                } => self.stop(machine, run, why, grace_secs),
+                    run, grace_secs, ..
+                } => self.stop(machine, run, grace_secs),
                 NodeAction::Limit { run, limit_secs } => self.limit(machine, run, limit_secs),
                 NodeAction::Suspend { run, suspended } => self.suspend(machine, run, suspended),
                 NodeAction::Signal { .. } => {}
@@ -431,9 +429,7 @@ impl Cluster {
     /// When the processes will end by themselves, or by their limit.
     fn set_timer(&mut self, machine: usize, run: RunId, limit_secs: Option<u32>) {
         let now = self.now;
-        let one = &mut self.machines[machine];
-        let boot = one.boot;
-        let Some(supervisor) = one.supervisors.get_mut(&run) else {
+        let Some(supervisor) = self.machines[machine].supervisors.get_mut(&run) else {
             return;
         };
         let Some(since) = supervisor.running_since.filter(|_| !supervisor.stopping) else {
@@ -443,7 +439,7 @@ impl Cluster {
         if supervisor.frozen_since.is_some() {
             return;
         }
-        let (timer, order) = (supervisor.timer, supervisor.order.clone());
+        let order = supervisor.order.clone();
         let from = since + supervisor.stood_still;
         let own = (order.index == 0).then_some(from + order.behaviour.millis);
         let limit = limit_secs.map(|secs| from + 1000 * i64::from(secs));
@@ -460,16 +456,7 @@ impl Cluster {
             started: Some(Timestamp(since)),
             ..RunEnd::default()
         };
-        self.after(
-            at - now,
-            SimEvent::RunEnds {
-                machine,
-                boot,
-                run,
-                timer,
-                end,
-            },
-        );
+        self.end_after(machine, run, at - now, end);
     }
 
     fn limit(&mut self, machine: usize, run: RunId, limit_secs: Option<u32>) {
@@ -508,18 +495,11 @@ impl Cluster {
         self.set_timer(machine, run, limit_secs);
     }
 
-    fn stop(&mut self, machine: usize, run: RunId, _why: StopCause, grace_secs: u32) {
+    fn stop(&mut self, machine: usize, run: RunId, grace_secs: u32) {
         let delay = self.chance.range(0, 1000 * i64::from(grace_secs));
-        let one = &mut self.machines[machine];
-        let boot = one.boot;
-        let Some(supervisor) = one
-            .supervisors
-            .get_mut(&run)
-            .filter(|s| !s.dead && !s.stopping)
-        else {
+        let Some(supervisor) = self.begin_stop(machine, run) else {
             return;
         };
-        supervisor.stopping = true;
         let end = RunEnd {
             cause: EndCause::Stopped,
             exit: ExitCode::killed(15),
@@ -528,8 +508,26 @@ impl Cluster {
         if supervisor.running_since.is_none() {
             return self.ended(machine, run, end);
         }
-        // Its own end may still come first: the older timer stays valid beside this one.
-        let timer = supervisor.timer;
+        self.end_after(machine, run, delay, end);
+    }
+
+    /// The supervisor, where nothing stops its run yet.
+    pub fn begin_stop(&mut self, machine: usize, run: RunId) -> Option<&Supervisor> {
+        let supervisors = &mut self.machines[machine].supervisors;
+        let supervisor = supervisors
+            .get_mut(&run)
+            .filter(|s| !s.dead && !s.stopping)?;
+        supervisor.stopping = true;
+        Some(supervisor)
+    }
+
+    /// Its own end may still come first: the timer stays as it is.
+    pub fn end_after(&mut self, machine: usize, run: RunId, delay: i64, end: RunEnd) {
+        let one = &self.machines[machine];
+        let Some(timer) = one.supervisors.get(&run).map(|s| s.timer) else {
+            return;
+        };
+        let boot = one.boot;
         self.after(
             delay,
             SimEvent::RunEnds {

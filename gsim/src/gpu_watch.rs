@@ -229,18 +229,10 @@ pub fn program_ends(
 
 /// A GPU of the run is sick: it ends at once.
 fn end_run(cluster: &mut Cluster, machine: usize, run: RunId) {
-    let one = &mut cluster.machines[machine];
-    let boot = one.boot;
-    let Some(supervisor) = one
-        .supervisors
-        .get_mut(&run)
-        .filter(|one| !one.dead && !one.stopping)
-    else {
+    if cluster.begin_stop(machine, run).is_none() {
         return;
-    };
-    supervisor.stopping = true;
-    let timer = supervisor.timer;
-    one.gpus.tally.runs_ended += 1;
+    }
+    cluster.machines[machine].gpus.tally.runs_ended += 1;
     let end = RunEnd {
         cause: EndCause::GpuFailed,
         exit: ExitCode::killed(9),
@@ -248,16 +240,7 @@ fn end_run(cluster: &mut Cluster, machine: usize, run: RunId) {
         ..RunEnd::default()
     };
     let delay = cluster.gpu_chance.range(0, 5000);
-    cluster.after(
-        delay,
-        SimEvent::RunEnds {
-            machine,
-            boot,
-            run,
-            timer,
-            end,
-        },
-    );
+    cluster.end_after(machine, run, delay, end);
 }
 
 pub fn obey(cluster: &mut Cluster, machine: usize, incarnation: u64, orders: &[GpuOrder]) {
