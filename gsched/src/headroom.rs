@@ -8,9 +8,10 @@ use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
-use gmodel::{JobId, NodeId, Policy, Reason, ReasonCode};
+use gmodel::{JobId, NodeId, Reason, ReasonCode};
 use gpolicy::limits::{ALL, GpuTypes, Holding, milli_text};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Partitions that keep some GPUs idle, with their nodes.
 pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
@@ -25,17 +26,7 @@ pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
         .collect()
 }
 
-/// Whether headroom or a lending limit keeps idle GPUs from some jobs.
-pub(crate) fn keeps_idle(config: &ClusterConfig, policy: &Policy) -> bool {
-    config.partitions.iter().any(|one| one.headroom.is_some())
-        || policy.qos.values().any(|qos| qos.headroom.is_some())
-        || policy
-            .accounts
-            .values()
-            .any(|account| account.lend_limit.is_some())
-}
-
-/// Those that take work.
+/// The nodes of a partition that take work.
 fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
     let is_there = |node: &SchedNode| {
         node.unavailable.is_none() && partition.holds(&node.name, &node.features)
@@ -52,15 +43,43 @@ pub enum HeadroomTime {
     AfterVictims,
 }
 
-#[derive(Clone, Debug, Default)]
+/// Which partitions and QOS keep GPUs idle, and how many of each type. A pass only reads it.
+#[derive(Debug)]
+struct Headroom {
+    types: Arc<GpuTypes>,
+    /// How many partitions there are where any keeps headroom; else 0.
+    partition_count: usize,
+    partitions: BTreeMap<usize, KeptGpus>,
+    qos: BTreeMap<String, KeptGpus>,
+    /// A lending limit keeps GPUs idle.
+    is_lending_limited: bool,
+}
+
+/// The headroom of a partition or a QOS: thousandths of GPUs by type.
+#[derive(Debug)]
+struct KeptGpus {
+    keeper: String,
+    amounts: Vec<(usize, u64)>,
+}
+
+/// How many GPUs of a type a job needs, how many of these are on the keeper's nodes, and how many are idle there. Thousandths.
+struct TypeDemand {
+    needs: u64,
+    within: u64,
+    idle: u64,
+}
+
+/// Idle GPUs, and which of them stay idle for urgent work.
+#[derive(Clone, Debug)]
 pub struct IdleGpus {
-    /// What starts may count on.
+    headroom: Arc<Headroom>,
+    /// What a start may use.
     idle: Counts,
-    /// With what runs leave that are on their way out, less what the jobs take for which they go: at least `idle`.
+    /// Idle GPUs after the end of all runs that are being ended, less the GPUs of the jobs that preempted them: at least `idle`.
     coming: Counts,
-    /// With what runs hold.
+    /// Idle GPUs without any run.
     usable: Counts,
-    /// Of what is idle some is set aside for jobs that wait until enough is.
+    /// Some idle GPUs are set aside for jobs that wait for more.
     is_set_aside: bool,
     /// What is kept for jobs that may start in another of their partitions yet.
     promised: BTreeMap<JobId, ChoiceHeadroom>,
@@ -88,35 +107,33 @@ struct Counts {
 }
 
 impl Counts {
-    fn none(types: usize, keepers: &[bool]) -> Self {
-        let none = vec![0; types];
-        let of_keeper = |keeps: &bool| vec![none.clone(); if *keeps { keepers.len() } else { 0 }];
+    fn none(headroom: &Headroom) -> Self {
+        let none = vec![0; headroom.types.len()];
+        let of_all =
+            |keeps: bool| vec![none.clone(); if keeps { headroom.partition_count } else { 0 }];
+        let outside =
+            (0..headroom.partition_count).map(|at| of_all(headroom.partitions.contains_key(&at)));
         Self {
+            outside: outside.collect(),
+            partitions: of_all(true),
             all: none.clone(),
-            partitions: vec![none.clone(); keepers.len()],
-            outside: keepers.iter().map(of_keeper).collect(),
         }
     }
 
-    /// Some of a type on a node, which is in some partitions.
-    fn add(&mut self, gpu_type: usize, milli: u64, holds: &[bool], keepers: &[bool]) {
-        self.change_on(gpu_type, holds, keepers, |count| count + milli);
-    }
-
-    fn change_on(
-        &mut self,
-        gpu_type: usize,
-        holds: &[bool],
-        keepers: &[bool],
-        change: impl Fn(u64) -> u64,
-    ) {
-        self.all[gpu_type] = change(self.all[gpu_type]);
+    /// Changes the count of a type on a node, by the partitions that hold the node.
+    fn change_on(&mut self, gpu_type: usize, holds: &[bool], change: impl Fn(u64) -> u64) {
+        let of_type = |counts: &mut Vec<u64>| counts[gpu_type] = change(counts[gpu_type]);
+        of_type(&mut self.all);
         for at in (0..holds.len()).filter(|at| holds[*at]) {
-            self.partitions[at][gpu_type] = change(self.partitions[at][gpu_type]);
-            for keeper in (0..keepers.len()).filter(|keeper| keepers[*keeper] && !holds[*keeper]) {
-                let outside = &mut self.outside[keeper][at][gpu_type];
-                *outside = change(*outside);
-            }
+            of_type(&mut self.partitions[at]);
+            let others = self
+                .outside
+                .iter_mut()
+                .zip(holds)
+                .filter(|(_, holds)| !**holds);
+            others
+                .filter_map(|(outside, _)| outside.get_mut(at))
+                .for_each(of_type);
         }
     }
 
@@ -178,37 +195,111 @@ impl Counts {
     }
 }
 
-impl IdleGpus {
-    pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
-        let config = &snapshot.config;
-        let keepers = &keepers(config)[..];
-        let none = Counts::none(types.len(), keepers);
-        let mut found = Self {
-            idle: none.clone(),
-            coming: Counts::default(),
-            usable: none,
-            is_set_aside: false,
-            promised: BTreeMap::new(),
+impl Headroom {
+    fn new(snapshot: &Snapshot, types: Arc<GpuTypes>) -> Self {
+        let (config, policy) = (&snapshot.config, &snapshot.policy);
+        let kept = |keeper: String, headroom: &GpuAmounts| {
+            let amounts = headroom
+                .0
+                .iter()
+                .map(|(name, milli)| (types.number(name), *milli));
+            KeptGpus {
+                keeper,
+                amounts: amounts.collect(),
+            }
         };
+        let partitions = config.partitions.iter().enumerate();
+        let partitions: BTreeMap<usize, KeptGpus> = partitions
+            .filter_map(|(at, one)| {
+                Some((
+                    at,
+                    kept(format!("partition {}", one.name), one.headroom.as_ref()?),
+                ))
+            })
+            .collect();
+        let qos = policy.qos.iter();
+        let qos = qos.filter_map(|(name, qos)| {
+            Some((
+                name.clone(),
+                kept(format!("QOS {name}"), qos.headroom.as_ref()?),
+            ))
+        });
+        Self {
+            qos: qos.collect(),
+            partition_count: if partitions.is_empty() {
+                0
+            } else {
+                config.partitions.len()
+            },
+            is_lending_limited: policy
+                .accounts
+                .values()
+                .any(|account| account.lend_limit.is_some()),
+            partitions,
+            types,
+        }
+    }
+
+    /// Which partitions hold a node; empty where none keeps headroom.
+    fn holds(&self, node: &SchedNode, config: &ClusterConfig) -> Vec<bool> {
+        config.partitions[..self.partition_count]
+            .iter()
+            .map(|one| one.holds(&node.name, &node.features))
+            .collect()
+    }
+
+    /// Changes counts by the usable GPUs of some shares: those of all types, and those of each type.
+    fn count(
+        &self,
+        counts: &mut [&mut Counts],
+        shares: &[NodeShare],
+        snapshot: &Snapshot,
+        change: fn(u64, u64) -> u64,
+    ) {
+        for share in shares {
+            let Some(at) = snapshot.place_of(share.node) else {
+                continue;
+            };
+            let node = &snapshot.nodes[at];
+            if node.unavailable.is_some() {
+                continue;
+            }
+            let holds = self.holds(node, &snapshot.config);
+            for grant in &share.gpus.0 {
+                let gpu = node.gpus.get(usize::from(grant.slot.0));
+                let Some(gpu) = gpu.filter(|gpu| gpu.usable()) else {
+                    continue;
+                };
+                let milli = u64::from(grant.part.milli());
+                for gpu_type in all_and(self.types.number(&gpu.info.gpu_type)) {
+                    for counts in &mut *counts {
+                        counts.change_on(gpu_type, &holds, |count| change(count, milli));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl IdleGpus {
+    pub fn new(snapshot: &Snapshot, types: &Arc<GpuTypes>) -> Self {
+        let headroom = Headroom::new(snapshot, types.clone());
+        let mut idle = Counts::none(&headroom);
+        let mut usable = idle.clone();
         let mut last = ("", ALL);
         for node in snapshot
             .nodes
             .iter()
             .filter(|node| node.unavailable.is_none())
         {
-            let holds = holds(node, config, keepers);
+            let holds = headroom.holds(node, &snapshot.config);
             for gpu in node.gpus.iter() {
-                let of_slot = node
-                    .free_gpu_milli
-                    .get(usize::from(gpu.slot.0))
-                    .copied()
-                    .map_or(0, u64::from);
+                let of_slot = node.free_gpu_milli.get(usize::from(gpu.slot.0));
+                let of_slot = of_slot.copied().map_or(0, u64::from);
                 let of_gpu = u64::from(gpu.info.part().milli());
-                let (idle, usable) = (
-                    of_slot * of_gpu / 1000,
-                    if gpu.usable() { of_gpu } else { 0 },
-                );
-                if idle == 0 && usable == 0 {
+                let free = of_slot * of_gpu / 1000;
+                let most = if gpu.usable() { of_gpu } else { 0 };
+                if free == 0 && most == 0 {
                     continue;
                 }
                 let name = gpu.info.gpu_type.as_str();
@@ -216,63 +307,73 @@ impl IdleGpus {
                     last = (name, types.number(name));
                 }
                 for gpu_type in all_and(last.1) {
-                    found.idle.add(gpu_type, idle, &holds, keepers);
-                    found.usable.add(gpu_type, usable, &holds, keepers);
+                    idle.change_on(gpu_type, &holds, |count| count + free);
+                    usable.change_on(gpu_type, &holds, |count| count + most);
                 }
             }
         }
-        found.coming = found.idle.clone();
+        let mut found = Self {
+            headroom: Arc::new(headroom),
+            coming: idle.clone(),
+            idle,
+            usable,
+            is_set_aside: false,
+            promised: BTreeMap::new(),
+        };
         snapshot
             .running
             .iter()
             .filter(|run| run.stops_by.is_some())
-            .for_each(|run| found.leaves(run, snapshot, types));
+            .for_each(|run| found.leaves(run, snapshot));
         found
     }
 
-    /// What a run holds is idle when it has left: where others may have it.
-    fn leaves(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
-        each_on(
+    /// Whether headroom or a lending limit keeps idle GPUs from some jobs.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept_on_nodes() || !self.headroom.qos.is_empty() || self.headroom.is_lending_limited
+    }
+
+    /// Whether a partition keeps headroom: then it matters which nodes have idle GPUs.
+    pub fn is_kept_on_nodes(&self) -> bool {
+        !self.headroom.partitions.is_empty()
+    }
+
+    /// Counts the GPUs of a run as coming.
+    fn leaves(&mut self, run: &RunningRun, snapshot: &Snapshot) {
+        self.headroom.count(
+            &mut [&mut self.coming],
             &run.shares,
             snapshot,
-            types,
-            |gpu_type, milli, holds, keepers| self.coming.add(gpu_type, milli, holds, keepers),
+            u64::saturating_add,
         );
     }
 
-    /// One that was to leave may not.
-    pub fn stays(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
-        each_on(
-            &run.shares,
-            snapshot,
-            types,
-            |gpu_type, milli, holds, keepers| {
-                self.coming.change_on(gpu_type, holds, keepers, |count| {
-                    count.saturating_sub(milli)
-                });
-            },
-        );
-        self.idle.join(&self.coming, u64::min);
+    /// Counts a run that was being ended as one that may stay.
+    pub fn stays(&mut self, run: &RunningRun, snapshot: &Snapshot) {
+        if self.is_kept() {
+            self.headroom.count(
+                &mut [&mut self.coming],
+                &run.shares,
+                snapshot,
+                u64::saturating_sub,
+            );
+            self.idle.join(&self.coming, u64::min);
+        }
     }
 
-    /// Counts as idle what will be when all that leaves has left, and some more runs; nothing of it is for a start now.
+    /// Counts the GPUs of ending runs, and of some more, as idle.
     pub fn go_on_without<'a>(
         &mut self,
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
-        types: &GpuTypes,
     ) {
-        gone.for_each(|run| self.leaves(run, snapshot, types));
+        gone.for_each(|run| self.leaves(run, snapshot));
         self.idle = self.coming.clone();
     }
 
     /// Reserves for the preemptor, against other jobs, what its victims do not free. `choice`: it may start in another of its
     /// partitions.
     /// `on`: nodes on which it is to start, where they are known; each gives as much.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each says one thing of the job or of what it gets"
-    )]
     pub fn promise<'a>(
         &mut self,
         choice: Option<JobId>,
@@ -281,20 +382,17 @@ impl IdleGpus {
         on: &[NodeId],
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
-        types: &GpuTypes,
     ) {
         let before = choice.map(|job| (job, self.idle.clone(), self.coming.clone()));
-        gone.for_each(|run| self.leaves(run, snapshot, types));
-        let keepers = &keepers(&snapshot.config)[..];
+        gone.for_each(|run| self.leaves(run, snapshot));
         let places = on.iter().filter_map(|node| snapshot.place_of(*node));
-        let places: Vec<usize> = places.filter(|_| !keepers.is_empty()).collect();
+        let places: Vec<usize> = places.filter(|_| self.is_kept_on_nodes()).collect();
         for node in places.iter().map(|at| &snapshot.nodes[*at]) {
-            let holds = holds(node, &snapshot.config, keepers);
+            let holds = self.headroom.holds(node, &snapshot.config);
             for (gpu_type, milli) in held.each() {
                 let each = milli.div_ceil(places.len() as u64);
-                self.coming.change_on(gpu_type, &holds, keepers, |count| {
-                    count.saturating_sub(each)
-                });
+                self.coming
+                    .change_on(gpu_type, &holds, |count| count.saturating_sub(each));
             }
         }
         if places.is_empty() {
@@ -334,34 +432,18 @@ impl IdleGpus {
         self.counts(at).all[gpu_type]
     }
 
-    /// A start, on nodes that are known.
-    pub fn take_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
-        each_on(
-            shares,
-            snapshot,
-            types,
-            |gpu_type, milli, holds, keepers| {
-                for counts in [&mut self.idle, &mut self.coming] {
-                    counts.change_on(gpu_type, holds, keepers, |count| {
-                        count.saturating_sub(milli)
-                    });
-                }
-            },
-        );
+    /// Takes the GPUs of a start on known nodes.
+    pub fn take_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot) {
+        let counts = &mut [&mut self.idle, &mut self.coming];
+        self.headroom
+            .count(counts, shares, snapshot, u64::saturating_sub);
     }
 
-    /// The end of one.
-    pub fn give_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
-        each_on(
-            shares,
-            snapshot,
-            types,
-            |gpu_type, milli, holds, keepers| {
-                for counts in [&mut self.idle, &mut self.coming] {
-                    counts.add(gpu_type, milli, holds, keepers);
-                }
-            },
-        );
+    /// Gives back the GPUs of a run that ended.
+    pub fn give_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot) {
+        let counts = &mut [&mut self.idle, &mut self.coming];
+        self.headroom
+            .count(counts, shares, snapshot, u64::saturating_add);
     }
 
     pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
@@ -405,10 +487,6 @@ impl IdleGpus {
 
     /// The headroom that forbids a job so much of the idle GPUs, now or after the victims' end. `spares`: places of partitions
     /// with headroom closed to the job; `qos`: the QOS with headroom open to it.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each says one thing of the job or the policy"
-    )]
     pub fn kept(
         &self,
         at: HeadroomTime,
@@ -416,59 +494,32 @@ impl IdleGpus {
         partition: Option<usize>,
         spares: &dyn Fn(usize) -> bool,
         qos: &str,
-        types: &GpuTypes,
-        config: &ClusterConfig,
-        policy: &Policy,
     ) -> Option<Reason> {
         let counts = self.counts(at);
-        let own = partition.filter(|own| *own < counts.partitions.len());
-        for (keeper, name, headroom) in own
-            .iter()
-            .flat_map(|_| keeping(config))
-            .filter(|(keeper, ..)| spares(*keeper))
-        {
-            let own = own?;
-            for (gpu_type, kept) in amounts(headroom, types) {
-                let wants = held.of(gpu_type);
-                let elsewhere = if keeper == own {
-                    0
-                } else {
-                    counts.outside[keeper][own][gpu_type]
-                };
-                let within = wants.saturating_sub(elsewhere);
-                let idle = counts.partitions[keeper][gpu_type];
-                if within > 0 && idle < kept + within {
-                    return Some(self.reason(
-                        &format!("partition {name}"),
-                        gpu_type,
-                        kept,
-                        idle,
-                        wants,
-                        types,
-                    ));
+        let in_partition = |own: usize, (keeper, kept): (&usize, &KeptGpus)| {
+            self.reason(kept, |gpu_type| {
+                let needs = held.of(gpu_type);
+                let outside = counts.outside[*keeper].get(own).filter(|_| *keeper != own);
+                TypeDemand {
+                    needs,
+                    within: needs.saturating_sub(outside.map_or(0, |counts| counts[gpu_type])),
+                    idle: counts.partitions[*keeper][gpu_type],
                 }
-            }
-        }
-        for (name, other) in policy.qos.iter().filter(|(name, _)| *name != qos) {
-            for (gpu_type, kept) in other
-                .headroom
-                .iter()
-                .flat_map(|headroom| amounts(headroom, types))
-            {
-                let (wants, idle) = (held.of(gpu_type), counts.all[gpu_type]);
-                if wants > 0 && idle < kept + wants {
-                    return Some(self.reason(
-                        &format!("QOS {name}"),
-                        gpu_type,
-                        kept,
-                        idle,
-                        wants,
-                        types,
-                    ));
-                }
-            }
-        }
-        None
+            })
+        };
+        let in_qos = |kept: &KeptGpus| {
+            self.reason(kept, |gpu_type| TypeDemand {
+                needs: held.of(gpu_type),
+                within: held.of(gpu_type),
+                idle: counts.all[gpu_type],
+            })
+        };
+        let partitions = &self.headroom.partitions;
+        let mut keepers = partitions.iter().filter(|(keeper, _)| spares(**keeper));
+        let mut others = self.headroom.qos.iter().filter(|(name, _)| *name != qos);
+        partition
+            .and_then(|own| keepers.find_map(|kept| in_partition(own, kept)))
+            .or_else(|| others.find_map(|(_, kept)| in_qos(kept)))
     }
 
     /// Why so much may not be taken of what is idle on the nodes of a partition that keeps some; thousandths by type.
@@ -477,35 +528,19 @@ impl IdleGpus {
         at: HeadroomTime,
         keeper: usize,
         taken: &BTreeMap<String, u64>,
-        types: &GpuTypes,
-        config: &ClusterConfig,
     ) -> Option<Reason> {
-        let one = config.partitions.get(keeper)?;
-        let all = taken.values().sum();
-        let wanted = |gpu_type: usize| match gpu_type {
-            ALL => all,
-            gpu_type => taken
+        let types = &self.headroom.types;
+        self.reason(self.headroom.partitions.get(&keeper)?, |gpu_type| {
+            let of_type = taken
                 .iter()
-                .filter(|(name, _)| types.number(name) == gpu_type)
-                .map(|(_, milli)| *milli)
-                .sum(),
-        };
-        amounts(one.headroom.as_ref()?, types).find_map(|(gpu_type, kept)| {
-            let (wants, idle) = (
-                wanted(gpu_type),
-                self.counts(at).partitions.get(keeper)?[gpu_type],
-            );
-            let is_kept = wants > 0 && idle < kept + wants;
-            is_kept.then(|| {
-                self.reason(
-                    &format!("partition {}", one.name),
-                    gpu_type,
-                    kept,
-                    idle,
-                    wants,
-                    types,
-                )
-            })
+                .filter(|(name, _)| gpu_type == ALL || types.number(name) == gpu_type);
+            let needs = of_type.map(|(_, milli)| *milli).sum();
+            let idle = self.counts(at).partitions[keeper][gpu_type];
+            TypeDemand {
+                needs,
+                within: needs,
+                idle,
+            }
         })
     }
 
@@ -516,68 +551,31 @@ impl IdleGpus {
         }
     }
 
-    fn reason(
-        &self,
-        keeper: &str,
-        gpu_type: usize,
-        kept: u64,
-        idle: u64,
-        wants: u64,
-        types: &GpuTypes,
-    ) -> Reason {
-        let text = format!(
-            "{keeper} keeps {} idle for urgent work: {} and this job needs {}",
-            types.text(gpu_type, kept),
-            self.idle_text(&milli_text(idle), idle),
-            milli_text(wants)
-        );
-        Reason::new(ReasonCode::Headroom, text)
-    }
-}
-
-/// What is held of GPUs that others may have: of all types and of its own, thousandths, by the partitions that its node is in.
-fn each_on(
-    shares: &[NodeShare],
-    snapshot: &Snapshot,
-    types: &GpuTypes,
-    mut count: impl FnMut(usize, u64, &[bool], &[bool]),
-) {
-    let keepers = &keepers(&snapshot.config)[..];
-    for share in shares {
-        let Some(at) = snapshot.place_of(share.node) else {
-            continue;
-        };
-        let node = &snapshot.nodes[at];
-        if node.unavailable.is_some() {
-            continue;
-        }
-        let holds = holds(node, &snapshot.config, keepers);
-        for grant in &share.gpus.0 {
-            let Some(gpu) = node
-                .gpus
-                .get(usize::from(grant.slot.0))
-                .filter(|gpu| gpu.usable())
-            else {
-                continue;
+    /// Why a job may not take its GPUs, where a type has too few idle beside what is kept.
+    fn reason(&self, kept: &KeptGpus, of_type: impl Fn(usize) -> TypeDemand) -> Option<Reason> {
+        kept.amounts.iter().find_map(|&(gpu_type, most)| {
+            let TypeDemand {
+                needs,
+                within,
+                idle,
+            } = of_type(gpu_type);
+            let text = || {
+                format!(
+                    "{} keeps {} idle for urgent work: {} and this job needs {}",
+                    kept.keeper,
+                    self.headroom.types.text(gpu_type, most),
+                    self.idle_text(&milli_text(idle), idle),
+                    milli_text(needs)
+                )
             };
-            for gpu_type in all_and(types.number(&gpu.info.gpu_type)) {
-                count(gpu_type, u64::from(grant.part.milli()), &holds, keepers);
-            }
-        }
+            (within > 0 && idle < most + within).then(|| Reason::new(ReasonCode::Headroom, text()))
+        })
     }
 }
 
 /// The types that a GPU counts for: all types, and its own if it is known.
 fn all_and(gpu_type: usize) -> impl Iterator<Item = usize> {
     std::iter::once(ALL).chain((gpu_type != ALL).then_some(gpu_type))
-}
-
-/// Which partitions a node is in; empty where none keeps headroom.
-fn holds(node: &SchedNode, config: &ClusterConfig, keepers: &[bool]) -> Vec<bool> {
-    config.partitions[..keepers.len()]
-        .iter()
-        .map(|one| one.holds(&node.name, &node.features))
-        .collect()
 }
 
 /// The partitions that keep GPUs idle on any of some nodes, by their place.
@@ -597,33 +595,4 @@ pub(crate) fn keepers_on(nodes: &[NodeId], snapshot: &Snapshot) -> BTreeSet<usiz
         .filter(|(_, one)| keeps(one))
         .map(|(at, _)| at)
         .collect()
-}
-
-/// Which partitions keep headroom; empty where none does.
-fn keepers(config: &ClusterConfig) -> Vec<bool> {
-    let keepers: Vec<bool> = config
-        .partitions
-        .iter()
-        .map(|one| one.headroom.is_some())
-        .collect();
-    if keepers.contains(&true) {
-        keepers
-    } else {
-        Vec::new()
-    }
-}
-
-fn keeping(config: &ClusterConfig) -> impl Iterator<Item = (usize, &str, &GpuAmounts)> {
-    let partitions = config.partitions.iter().enumerate();
-    partitions.filter_map(|(at, one)| Some((at, one.name.as_str(), one.headroom.as_ref()?)))
-}
-
-fn amounts<'a>(
-    headroom: &'a GpuAmounts,
-    types: &'a GpuTypes,
-) -> impl Iterator<Item = (usize, u64)> + 'a {
-    headroom
-        .0
-        .iter()
-        .map(|(name, milli)| (types.number(name), *milli))
 }

@@ -11,7 +11,7 @@ use crate::engine::{Engine, Memory};
 use crate::headroom::kept_idle_on;
 use crate::job::choices::Choices;
 use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
-use crate::ledger::holder::LimitRefusal;
+use crate::ledger::refusal::LimitRefusal;
 use crate::ledger::{Ledger, Take};
 use crate::mig::held_back::HeldGpu;
 use crate::place::limits_in_force::{is_unlimited, minds_time};

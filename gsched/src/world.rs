@@ -44,8 +44,9 @@ impl<'a> World<'a> {
     }
 
     /// In a trial, what is idle is counted otherwise.
-    pub fn count_idle(&mut self, change: impl FnOnce(&mut Ledger) -> IdleGpus) {
-        self.idle_before = Some(change(&mut self.usage));
+    pub fn count_idle(&mut self, change: impl FnOnce(&mut IdleGpus)) {
+        self.idle_before = Some(self.usage.idle.clone());
+        change(&mut self.usage.idle);
     }
 
     /// What the trial changed stays.
@@ -58,7 +59,7 @@ impl<'a> World<'a> {
     pub fn roll_back(&mut self) {
         self.cluster.roll_back();
         if let Some(idle) = self.idle_before.take() {
-            self.usage.put_idle_back(idle);
+            self.usage.idle = idle;
         }
     }
 }

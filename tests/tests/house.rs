@@ -37,9 +37,8 @@ const RULES: &[(Rule, usize, &str)] = &[
 
 /// A crate that misses a rule, with its bound. A crate that keeps the rule leaves the list.
 const NOT_YET: &[(Rule, &str, usize)] = &[
-    (Rule::Fields, "gsched", 22),
-    (Rule::FileLines, "gsched", 1020),
-    (Rule::ImplFiles, "gsched", 5),
+    (Rule::Fields, "gsched", 21),
+    (Rule::FileLines, "gsched", 990),
     (Rule::LongFunctions, "gsched", 34),
     (Rule::TupleArguments, "gsched", 33),
 ];

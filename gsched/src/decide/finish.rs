@@ -17,7 +17,7 @@ pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, QuickPassStat
     pass.memory.probed = budget.node_probes - pass.work.probes_left;
     let started: BTreeSet<JobId> = pass.plan.starts.iter().map(|start| start.job).collect();
     let keeps = !pass.limits.unlimited && !pass.limits.minds_time;
-    let is_set_aside = pass.world.usage.is_set_aside();
+    let is_set_aside = pass.world.usage.idle.is_set_aside();
     let waits =
         |job: &PendingJob| job.particulars.nomination.is_some() && !started.contains(&job.id);
     let may_make =

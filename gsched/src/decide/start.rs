@@ -9,7 +9,7 @@ use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass, WaitCause};
 use crate::place::allowed::{
     allowed_alternatives, check_limits_on, licences_now, secs_now, take_of,

@@ -7,7 +7,7 @@ use crate::cluster::nodes::end_after;
 use crate::decide::withheld::kept_for_others;
 use crate::job::job_class::JobClassId;
 use crate::job::reason::first_of_partition;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::mig::hold::hold_back_for;
 use crate::pass::{Pass, WaitCause};
 use crate::place::allowed::take_of;

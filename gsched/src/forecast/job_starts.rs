@@ -6,7 +6,8 @@
 
 use crate::decide::full_pass::walk;
 use crate::engine::Engine;
-use crate::ledger::holder::{Holder, LimitKind, LimitRefusal};
+use crate::ledger::holder::Holder;
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::Pass;
 use crate::place::allowed::first_refusing_limit;
 use crate::plan::WorkBudget;
@@ -169,7 +170,7 @@ impl HolderLookup {
         partition: usize,
     ) -> Option<RefusingLimit> {
         let LimitRefusal { kind, reason } = first_refusing_limit(pass, job, partition)?;
-        let first_to_end = || pass.world.usage.first_to_end(kind, pass.snapshot);
+        let first_to_end = || kind.first_to_end(&pass.world.usage, pass.snapshot);
         let holder = *self.holders.entry(kind).or_insert_with(first_to_end);
         Some(RefusingLimit { reason, holder })
     }

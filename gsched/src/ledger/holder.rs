@@ -2,9 +2,10 @@
 //!
 //! Decides nothing: a limit is checked by the ledger at each start.
 
-use super::{Ledger, LimitId, LimitVisitor, Take};
-use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use gmodel::{JobId, Reason, RunClass, Timestamp};
+use super::Ledger;
+use super::refusal::LimitKind;
+use crate::snapshot::{RunningRun, Snapshot};
+use gmodel::{JobId, RunClass, Timestamp};
 use gpolicy::running_run::end_of;
 use serde::{Deserialize, Serialize};
 
@@ -14,30 +15,6 @@ pub struct Holder {
     pub job: JobId,
     /// By its time limit; `None`: no holder has one.
     pub ends: Option<Timestamp>,
-}
-
-/// A limit that refuses a job: which it is, and the reason for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LimitRefusal {
-    pub kind: LimitKind,
-    pub reason: Reason,
-}
-
-/// A limit that refuses a job, by the runs that hold it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LimitKind {
-    /// No run's end makes room: a bound on one job, a cap, or more than the whole limit.
-    Fixed,
-    Licence,
-    /// What is left of the job's own reservation of GPUs.
-    Reservation,
-    Bound(LimitId),
-    /// Of the accounts below this one.
-    Guarantee(u32),
-    /// GPUs of this partition that stay idle.
-    Headroom(Option<usize>),
-    /// The cap of the array with this id, of which so many tasks run.
-    ArrayCap(JobId, u32),
 }
 
 impl Holder {
@@ -52,26 +29,15 @@ impl Holder {
     }
 }
 
-impl Ledger {
-    /// Everything that refuses a job that would take so much now.
-    pub(crate) fn refusing_limits(&self, job: &PendingJob, take: &Take) -> Vec<LimitRefusal> {
-        let mut all = Vec::new();
-        let found: LimitVisitor = &mut |reason, kind| {
-            all.push(LimitRefusal { kind, reason });
-            true
-        };
-        self.examine(job, take, found);
-        all
-    }
-
+impl LimitKind {
     /// The holder of a limit that ends first.
-    pub(crate) fn first_to_end(&self, kind: LimitKind, snapshot: &Snapshot) -> Option<Holder> {
+    pub(crate) fn first_to_end(self, ledger: &Ledger, snapshot: &Snapshot) -> Option<Holder> {
         let end = |run: &RunningRun| {
             let has_end = run.ends_by.is_some() || run.stops_by.is_some();
-            has_end.then(|| end_of(run).max(self.now))
+            has_end.then(|| end_of(run).max(ledger.limits.now))
         };
-        let holders: Vec<&RunningRun> = match kind {
-            LimitKind::ArrayCap(array, running) => {
+        let holders: Vec<&RunningRun> = match self {
+            Self::ArrayCap(array, running) => {
                 // Ids of an array follow each other, so its runs come first of those from its id on.
                 let from = snapshot.running.partition_point(|run| run.run.job < array);
                 let own = snapshot.running[from..].iter().filter(|run| !run.charged);
@@ -79,7 +45,7 @@ impl Ledger {
             }
             _ => {
                 let runs = snapshot.running.iter();
-                runs.filter(|run| self.is_holder(kind, run)).collect()
+                runs.filter(|run| self.is_held_by(run, ledger)).collect()
             }
         };
         let first = holders
@@ -91,20 +57,20 @@ impl Ledger {
         })
     }
 
-    fn is_holder(&self, kind: LimitKind, run: &RunningRun) -> bool {
-        let who = self.who(&run.spec);
-        match kind {
-            LimitKind::Fixed
-            | LimitKind::Licence
-            | LimitKind::Reservation
-            | LimitKind::ArrayCap(..) => false,
-            LimitKind::Bound(limit) => !self.each_limit(who, &mut |_, of_run, _| of_run != limit),
-            LimitKind::Guarantee(account) => {
-                let is_below = |own| self.tree.line(own).any(|above| above == account);
-                self.class_of(run.run) == Some(RunClass::Guaranteed)
-                    && who.account.is_some_and(is_below)
+    fn is_held_by(self, run: &RunningRun, ledger: &Ledger) -> bool {
+        let (owner, tree) = (ledger.owners.owner(&run.spec), ledger.tree());
+        match self {
+            Self::Fixed | Self::Licence | Self::Reservation | Self::ArrayCap(..) => false,
+            Self::Bound(limit) => {
+                let mut limits = ledger.limits.of(owner, tree);
+                limits.any(|(of_run, _)| of_run == limit)
             }
-            LimitKind::Headroom(partition) => who.partition == partition,
+            Self::Guarantee(account) => {
+                let is_below = |own| tree.line(own).any(|above| above == account);
+                ledger.class_of(run.run) == Some(RunClass::Guaranteed)
+                    && owner.account.is_some_and(is_below)
+            }
+            Self::Headroom(partition) => owner.partition == partition,
         }
     }
 }

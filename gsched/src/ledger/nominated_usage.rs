@@ -2,10 +2,10 @@
 //!
 //! A lower-priority job starts only where the nominated job still can. Urgent work does not wait, unless it was preempted itself.
 
-use super::{Ledger, Take, UsageOwner};
-use crate::headroom::{HeadroomTime, IdleGpus, keepers_on};
+use super::{Ledger, Take};
+use crate::headroom::{IdleGpus, keepers_on};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use gmodel::{JobId, JobSpec, NodeId, Reason, RunClass};
+use gmodel::{JobId, JobSpec, NodeId, RunClass};
 use gpolicy::limits::Holding;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 pub(crate) struct NominatedUsage {
     /// With `true` for an array.
     job: (JobId, bool),
-    spec: Arc<JobSpec>,
+    pub(super) spec: Arc<JobSpec>,
     held: Holding,
-    borrows: bool,
-    /// Partitions whose headroom the job leaves idle.
-    keepers: BTreeSet<usize>,
+    pub(super) borrows: bool,
+    /// Partitions of which the job may not use the headroom.
+    pub(super) keepers: BTreeSet<usize>,
 }
 
 /// Nominated usage taken out of the ledger for a while.
@@ -35,25 +35,19 @@ impl Ledger {
     pub(crate) fn nominate<'a>(
         &mut self,
         job: &PendingJob,
-        (take, class): (&Take, Option<RunClass>),
+        take: &Take,
+        class: Option<RunClass>,
         on: &[NodeId],
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
     ) {
-        let held = self.holding_of(job, take);
-        let who = self.who_or_new(&job.spec);
-        self.count(&job.spec, who, &held, true);
-        if self.keeps_idle() {
+        let held = self.limits.holding_of(job, take);
+        let owner = self.owner_or_new(&job.spec);
+        self.count(&job.spec, owner, &held, true);
+        if self.idle.is_kept() {
             let choice = (job.is_choice() && job.particulars.positions.is_none()).then_some(job.id);
-            self.idle.promise(
-                choice,
-                &held,
-                who.partition,
-                on,
-                gone,
-                snapshot,
-                &self.types,
-            );
+            self.idle
+                .promise(choice, &held, owner.partition, on, gone, snapshot);
         }
         let borrows = class == Some(RunClass::Borrowed);
         let keepers = if self.spares_kept(job, class) {
@@ -83,12 +77,12 @@ impl Ledger {
             job.is_choice() && job.particulars.positions.is_none() && nominated.job == key(job)
         })?;
         let nominated = self.nominated.remove(place);
-        let who = self.who(&nominated.spec);
-        self.count(&nominated.spec, who, &nominated.held, false);
+        let owner = self.owners.owner(&nominated.spec);
+        self.count(&nominated.spec, owner, &nominated.held, false);
         if let (Some(guarantees), Some((account, held))) =
             (&mut self.guarantees, self.claimed.get(&nominated.job))
         {
-            guarantees.remove(&self.tree, *account, held);
+            guarantees.remove(&self.owners.tree, *account, held);
         }
         let idle = self.idle.clone();
         self.idle.lift_promise(job.id);
@@ -107,12 +101,12 @@ impl Ledger {
             idle,
         }: LiftedUsage,
     ) {
-        let who = self.who(&nominated.spec);
-        self.count(&nominated.spec, who, &nominated.held, true);
+        let owner = self.owners.owner(&nominated.spec);
+        self.count(&nominated.spec, owner, &nominated.held, true);
         if let (Some(guarantees), Some((account, held))) =
             (&mut self.guarantees, self.claimed.get(&nominated.job))
         {
-            guarantees.add(&self.tree, *account, held);
+            guarantees.add(&self.owners.tree, *account, held);
         }
         self.nominated.insert(place, nominated);
         self.idle = idle;
@@ -138,36 +132,6 @@ impl Ledger {
     pub(crate) fn is_left_by_others(&self, job: &PendingJob, keeper: usize) -> bool {
         self.nominated_before(job)
             .any(|nominated| nominated.keepers.contains(&keeper))
-    }
-
-    /// Why so much may not be taken: it would be short when another is to start.
-    pub(super) fn is_kept_for(
-        &self,
-        nominated: &NominatedUsage,
-        who: UsageOwner,
-        held: &Holding,
-    ) -> Option<Reason> {
-        let not_lent = || {
-            self.not_lent(
-                HeadroomTime::AfterVictims,
-                self.tree.number(&nominated.spec.account),
-                held,
-            )
-        };
-        let kept = || {
-            let spares = |keeper: usize| nominated.keepers.contains(&keeper);
-            self.idle.kept(
-                HeadroomTime::AfterVictims,
-                held,
-                who.partition,
-                &spares,
-                &nominated.spec.qos,
-                &self.types,
-                &self.config,
-                &self.policy,
-            )
-        };
-        (nominated.borrows).then(not_lent).flatten().or_else(kept)
     }
 }
 

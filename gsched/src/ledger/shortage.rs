@@ -6,7 +6,7 @@ use super::{Ledger, UsageOwner};
 use crate::queue_order::{asked, guaranteed_as};
 use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
-use gmodel::policy::{BudgetKind, Period};
+use gmodel::policy::{Budget, BudgetKind, Period};
 use gpolicy::limits::{Holding, hours_text, milli_text};
 use gpolicy::quota::GuaranteeShortage;
 
@@ -19,142 +19,113 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    fn now(text: String) -> Self {
-        Self {
-            text,
-            for_good: false,
-        }
-    }
-
-    fn for_good(text: String) -> Self {
-        Self {
-            text,
-            for_good: true,
-        }
-    }
-}
-
-impl Ledger {
-    /// Why a job that waits would borrow; `None` where its account's guarantee has room for it as things are. Of the types that it
+    /// Why a pending job would borrow; `None` where its account's guarantee has room for it now. Of the types that it
     /// may have, told of one that the guarantee is large enough for.
-    pub fn borrows(&self, job: &PendingJob) -> Option<Shortage> {
-        let guarantees = self
-            .guarantees
-            .as_ref()
-            .filter(|_| !self.is_outside_quota(&job.spec))?;
-        let who = self.who(&job.spec);
-        if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
+    pub fn of(ledger: &Ledger, job: &PendingJob) -> Option<Self> {
+        let (spec, now) = (&job.spec, ledger.limits.now);
+        let guarantees = ledger.guarantees.as_ref();
+        let guarantees = guarantees.filter(|_| !ledger.is_outside_quota(spec))?;
+        let owner = ledger.owners.owner(spec);
+        if guaranteed_as(job, owner.account?, guarantees, ledger, now).is_some() {
             return None;
         }
-        let each = asked(job, self, self.now)
+        let each = asked(job, ledger, now)
             .into_iter()
-            .map(|held| self.shortage(&job.spec, who, &held));
+            .map(|held| Self::new(ledger, spec, owner, &held));
         each.min_by_key(|short| short.for_good)
     }
 
-    /// Why a job would borrow: what of its account's guarantee has no room for it.
-    pub(super) fn shortage(&self, spec: &JobSpec, who: UsageOwner, held: &Holding) -> Shortage {
-        let (never, short) = match (&self.guarantees, who.account) {
-            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => {
-                let never = all.never_fits(&self.tree, account, held);
-                (
-                    never.is_some(),
-                    never.or_else(|| all.short_of(&self.tree, account, held)),
-                )
-            }
-            _ => (false, None),
-        };
-        match short {
-            None => {
-                let needs = milli_text(held.gpus);
-                Shortage::for_good(format!(
-                    "account {} is guaranteed no GPUs, and this job needs {needs}",
-                    spec.account
-                ))
-            }
-            Some(GuaranteeShortage::Gpus {
-                account,
-                gpu_type,
-                most,
-                used,
-            }) => {
-                let (name, all, needs) = (
-                    self.tree.name(account),
-                    self.types.text(gpu_type, most),
-                    held.of(gpu_type),
-                );
-                match needs > most {
-                    true => Shortage::for_good(format!(
-                        "account {name} is guaranteed {all}, and this job needs {}",
-                        milli_text(needs)
-                    )),
-                    false => {
-                        let (used, needs) = (milli_text(used), milli_text(needs));
-                        Shortage::now(format!(
-                            "account {name} is guaranteed {all} and uses {used} of them, and this job needs {needs}"
-                        ))
-                    }
-                }
-            }
-            Some(GuaranteeShortage::SetApart {
-                account,
-                gpu_type,
-                most,
-                set_apart,
-            }) => {
-                let (name, all, needs) = (
-                    self.tree.name(account),
-                    self.types.text(gpu_type, most),
-                    milli_text(held.of(gpu_type)),
-                );
-                let apart = milli_text(set_apart);
-                match never {
-                    true => Shortage::for_good(format!(
-                        "account {name} is guaranteed {all}, of which {apart} are guaranteed to accounts below it, and this job needs {needs}"
-                    )),
-                    false => Shortage::now(format!(
-                        "account {name} is guaranteed {all}, of which {apart} are used or guaranteed to accounts below it, and this job needs {needs}"
-                    )),
-                }
-            }
-            Some(GuaranteeShortage::Budget { account, at }) => self.of_budget(account, at, held),
+    /// Why a job that holds so much would borrow.
+    pub(super) fn new(ledger: &Ledger, spec: &JobSpec, owner: UsageOwner, held: &Holding) -> Self {
+        let tree = ledger.tree();
+        let account = owner.account.unwrap_or_default();
+        let granting = ledger.guarantees.as_ref();
+        let granting = granting.filter(|all| all.granting(tree, account).is_some());
+        let never = granting.and_then(|all| all.never_fits(tree, account, held));
+        let now = || granting.and_then(|all| all.short_of(tree, account, held));
+        match never.or_else(now) {
+            Some(short) => Self {
+                text: shortage_text(ledger, short, never.is_some(), held),
+                for_good: never.is_some(),
+            },
+            None => Self {
+                text: format!(
+                    "account {} is guaranteed no GPUs, and this job needs {}",
+                    spec.account,
+                    milli_text(held.gpus)
+                ),
+                for_good: true,
+            },
         }
-    }
-
-    fn of_budget(&self, account: u32, at: usize, held: &Holding) -> Shortage {
-        let budgets = self.accounts[account as usize]
-            .budgets
-            .iter()
-            .map(|(budget, _)| budget);
-        let budget = budgets
-            .filter(|budget| budget.kind == BudgetKind::Guaranteed)
-            .nth(at);
-        let spent = self.guarantees.as_ref().map(|all| all.budget(account, at));
-        let (Some(budget), Some(spent)) = (budget, spent) else {
-            return Shortage::now(String::new());
-        };
-        Shortage::now(format!(
-            "account {} is guaranteed {} GPU-hours{} {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
-            self.tree.name(account),
-            budget.gpu_hours,
-            budget
-                .gpu_type
-                .as_ref()
-                .map_or(String::new(), |name| format!(" of {name}")),
-            period_text(budget.period),
-            hours_text(spent.used),
-            hours_text(spent.promised),
-            hours_text(spent.ahead(held, self.now)),
-        ))
     }
 }
 
-pub(super) fn period_text(period: Period) -> &'static str {
-    match period {
+fn shortage_text(ledger: &Ledger, short: GuaranteeShortage, never: bool, held: &Holding) -> String {
+    let guaranteed = |account: u32, gpu_type: usize, most: u64| {
+        let name = ledger.tree().name(account);
+        let most = ledger.types().text(gpu_type, most);
+        format!("account {name} is guaranteed {most}")
+    };
+    match short {
+        GuaranteeShortage::Gpus {
+            account,
+            gpu_type,
+            most,
+            used,
+        } => {
+            let (used, needs) = (milli_text(used), milli_text(held.of(gpu_type)));
+            let uses = match never {
+                true => ",".to_owned(),
+                false => format!(" and uses {used} of them,"),
+            };
+            let guaranteed = guaranteed(account, gpu_type, most);
+            format!("{guaranteed}{uses} and this job needs {needs}")
+        }
+        GuaranteeShortage::SetApart {
+            account,
+            gpu_type,
+            most,
+            set_apart,
+        } => {
+            let (apart, needs) = (milli_text(set_apart), milli_text(held.of(gpu_type)));
+            let used = if never { "" } else { "used or " };
+            let guaranteed = guaranteed(account, gpu_type, most);
+            format!(
+                "{guaranteed}, of which {apart} are {used}guaranteed to accounts below it, and this job needs {needs}"
+            )
+        }
+        GuaranteeShortage::Budget { account, at } => {
+            let budgets = ledger.meters.budgets(account).iter();
+            let budget = budgets
+                .map(|(budget, _)| budget)
+                .filter(|budget| budget.kind == BudgetKind::Guaranteed)
+                .nth(at);
+            let spent = ledger.guarantees().map(|all| all.budget(account, at));
+            let Some((budget, spent)) = budget.zip(spent) else {
+                return String::new();
+            };
+            format!(
+                "account {} is guaranteed {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
+                ledger.tree().name(account),
+                budget_text(budget),
+                hours_text(spent.used),
+                hours_text(spent.promised),
+                hours_text(spent.ahead(held, ledger.limits.now)),
+            )
+        }
+    }
+}
+
+/// `100 GPU-hours of h100 a month`.
+pub(super) fn budget_text(budget: &Budget) -> String {
+    let of_type = budget.gpu_type.as_ref();
+    let of_type = of_type.map_or(String::new(), |name| format!(" of {name}"));
+    let period = match budget.period {
         Period::Day => "a day",
         Period::Week => "a week",
         Period::Month => "a month",
         Period::Quarter => "a quarter",
         Period::Year => "a year",
-    }
+    };
+    format!("{} GPU-hours{of_type} {period}", budget.gpu_hours)
 }

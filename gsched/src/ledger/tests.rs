@@ -261,7 +261,7 @@ fn a_cap_counts_what_was_used_what_runs_and_what_the_job_may_use() {
          job 2 a ann 1 limit=36000
          job 3 a ann 1 limit=39600";
     let mut snapshot = world(text);
-    let mut book = UsageBook::default();
+    let mut book = gpolicy::usage::UsageBook::default();
     let rate = gpolicy::usage::Rate {
         weighted_micro: 0,
         gpus: [("h100".to_owned(), 2000)].into(),

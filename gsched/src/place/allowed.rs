@@ -8,7 +8,7 @@ use crate::headroom::HeadroomTime;
 use crate::job::job_class::{JobAlternative, JobClassId};
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{LimitClaim, Pass, WaitCause};
 use crate::place::gpu_reservation::{is_counted, reserved_short};
 use crate::snapshot::PendingJob;
@@ -150,7 +150,7 @@ pub(crate) fn kept_idle_there(
             .map(|(at, part)| (at..at + 1, part))
             .collect();
         let taken = take_of(pass, job_class, alternative, &there, secs).gpus;
-        if let Some(reason) = pass.world.usage.kept_in(at, *keeper, &taken) {
+        if let Some(reason) = pass.world.usage.idle.kept_in(at, *keeper, &taken) {
             let kind = LimitKind::Headroom(Some(*keeper));
             return Some(LimitRefusal { kind, reason });
         }

@@ -4,7 +4,7 @@ use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::ledger::Take;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass};
 use crate::place::allowed::{check_limits_on, take_of};
 use crate::place::nominated_nodes::nominated_bounds;

@@ -7,7 +7,7 @@ use crate::cluster::nodes::{Cluster, end_after};
 use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
 use crate::job::job_class::JobClassId;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{Pass, WaitCause};
 use crate::place::counted::{
     GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,

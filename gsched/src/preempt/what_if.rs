@@ -9,8 +9,8 @@ use crate::cluster::node_state::NodeState;
 use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::PickedNodes;
+use crate::headroom::IdleGpus;
 use crate::job::job_class::JobClassId;
-use crate::ledger::Ledger;
 use crate::pass::Pass;
 use crate::place::allowed::{check_limits, secs_now, take_of};
 use crate::place::find::{find_nodes, gpu_types_for, nodes_of_type, smaller_nodes};
@@ -47,7 +47,7 @@ pub(crate) fn keep_those_who_went_for(pass: &mut Pass, job: JobId) {
         .filter(|run| run.stops_by.is_some() && run.victim_of == Some(job))
     {
         pass.preemption.leaving.runs.remove(&run.run);
-        pass.world.usage.stays(run, pass.snapshot);
+        pass.world.usage.idle.stays(run, pass.snapshot);
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn starts_without(
     let secs = secs_now(pass, job, job_class);
     let end = end_after(now, Some(secs));
     let is_checked =
-        pass.world.usage.keeps_idle() || (!pass.limits.unlimited && is_open(pass, job_class));
+        pass.world.usage.idle.is_kept() || (!pass.limits.unlimited && is_open(pass, job_class));
     let alternatives = pass.job_class(job_class).alternatives.len();
     pass.try_out(|pass| {
         without_runs(pass, gone);
@@ -239,9 +239,9 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
         .iter()
         .filter_map(of_run)
         .filter(|run| !is_suspended_by_preemption(pass.snapshot, run));
-    if pass.world.usage.keeps_idle() {
+    if pass.world.usage.idle.is_kept() {
         pass.world
-            .count_idle(|usage| usage.idle_without(leave, pass.snapshot));
+            .count_idle(|idle| idle.go_on_without(leave, pass.snapshot));
     }
 }
 
@@ -261,7 +261,7 @@ fn without_all_runs(pass: &mut Pass) {
         }
         cluster.file(at);
     }
-    pass.world.count_idle(Ledger::idle_without_all);
+    pass.world.count_idle(IdleGpus::go_on_idle);
 }
 
 /// Chooses victims for a job that waits for nodes, where the policy allows it, and nominates their nodes for it.
@@ -457,7 +457,8 @@ pub(crate) fn nominate_usage(
     let on = nominated_nodes(pass, job);
     pass.world.usage.nominate(
         job,
-        (&alternative.take, class),
+        &alternative.take,
+        class,
         &on,
         leave.map(|at| &snapshot.running[at]),
         snapshot,

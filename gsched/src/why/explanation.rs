@@ -13,8 +13,8 @@ use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
 use crate::job::job_class::JobClassId;
 use crate::job::reason;
-use crate::ledger::Take;
-use crate::ledger::holder::{LimitKind, LimitRefusal};
+use crate::ledger::refusal::{LimitKind, LimitRefusal};
+use crate::ledger::{Shortage, Take};
 use crate::mig::hold::cut_from;
 use crate::pass::{Pass, WaitCause};
 use crate::place::admission::{is_admitted_later, not_admitted};
@@ -243,7 +243,7 @@ fn explain_entry(
     let borrows = if is_told {
         None
     } else {
-        pass.world.usage.borrows(job).map(|short| short.text)
+        Shortage::of(&pass.world.usage, job).map(|short| short.text)
     };
     let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
     let why = Explanation {
@@ -341,7 +341,7 @@ pub(crate) fn blockers_of(
     let secs = secs_now(pass, job, job_class);
     let limits = refusing_limits(pass, job, job_class).into_iter();
     found.extend(limits.map(|limit| Blocker {
-        holder: pass.world.usage.first_to_end(limit.kind, pass.snapshot),
+        holder: limit.kind.first_to_end(&pass.world.usage, pass.snapshot),
         ..Blocker::of(limit.reason)
     }));
     let lifted = lift_counted(pass, job_class);

@@ -80,7 +80,7 @@ fn shortage(state: &State, id: JobId, account: &str) -> Option<Shortage> {
     let ledger = Ledger::new(&snapshot);
     let order = in_order(&snapshot, &ledger);
     let one = order.iter().find(|one| snapshot.pending[one.at].id == id)?;
-    let short = ledger.borrows(&snapshot.pending[one.at]);
+    let short = Shortage::of(&ledger, &snapshot.pending[one.at]);
     match one.class {
         Some(RunClass::Guaranteed) => None,
         Some(RunClass::Borrowed) => {
