@@ -5,35 +5,25 @@ use crate::http::Peer;
 use gmodel::node::Role;
 use serde_json::{Value, json};
 
-/// A node of four GPUs, all held by alice for an hour.
-async fn busy() -> (Pool, Peer) {
-    let pool = Pool::new("");
+/// A node of four GPUs, of which alice's job holds so many for an hour.
+async fn busy(config: &str, gpus: &str) -> (Pool, Peer, u64) {
+    let pool = Pool::new(config);
     let node = pool.node("n1", Role::Compute, 4).await;
     let alice = local(1000, "alice");
     let first = pool
         .submit(
             &alice,
-            json!({"request": {"gpus": "4"}, "time_limit_secs": 3600}),
+            json!({"request": {"gpus": gpus}, "time_limit_secs": 3600}),
         )
         .await;
     pool.pass().await;
     pool.running(node, first).await;
-    (pool, alice)
+    (pool, alice, first)
 }
 
 #[tokio::test]
 async fn why_names_what_is_in_the_way_and_what_would_start_it() {
-    let pool = Pool::new("[partition.main]\nmax_time = \"4:00:00\"\n");
-    let node = pool.node("n1", Role::Compute, 4).await;
-    let alice = local(1000, "alice");
-    let first = pool
-        .submit(
-            &alice,
-            json!({"request": {"gpus": "3"}, "time_limit_secs": 3600}),
-        )
-        .await;
-    pool.pass().await;
-    pool.running(node, first).await;
+    let (pool, alice, first) = busy("[partition.main]\nmax_time = \"4:00:00\"\n", "3").await;
     let big = pool
         .submit(
             &alice,
@@ -194,7 +184,7 @@ fn made(pool: &Pool) -> usize {
 
 #[tokio::test]
 async fn questions_at_one_time_share_a_plan_no_older_than_they_are() {
-    let (pool, alice) = busy().await;
+    let (pool, alice, _) = busy("", "4").await;
     let mut jobs = Vec::new();
     for _ in 0..10 {
         jobs.push(
@@ -296,7 +286,7 @@ fn time_of(text: &Value) -> gmodel::Timestamp {
 
 #[tokio::test]
 async fn starts_and_dry_runs_say_when_and_where() {
-    let (pool, alice) = busy().await;
+    let (pool, alice, _) = busy("", "4").await;
     let second = pool
         .submit(
             &alice,
@@ -370,7 +360,7 @@ async fn starts_and_dry_runs_say_when_and_where() {
 
 #[tokio::test]
 async fn the_start_of_an_array_is_that_of_its_next_task() {
-    let (pool, alice) = busy().await;
+    let (pool, alice, _) = busy("", "4").await;
     let array = pool
         .submit(
             &alice,

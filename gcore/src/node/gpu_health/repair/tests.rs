@@ -33,94 +33,80 @@ fn around(watch: &GpuWatch) -> RepairContext<'_> {
     }
 }
 
-/// Takes the step that comes next, and says which.
-fn step(
-    repair: &mut Repair,
-    around: &RepairContext<'_>,
-    policy: &RepairPolicy,
-    now: Timestamp,
-) -> RepairStep {
-    let step = repair.next(around, policy, now);
-    assert_eq!(
-        repair.next(around, policy, now),
-        step,
-        "asking changes nothing"
-    );
-    repair.begin(step, policy, now);
-    step
+/// A GPU under repair, by a site's policy.
+#[derive(Default)]
+struct RepairCase {
+    repair: Repair,
+    policy: RepairPolicy,
+}
+
+impl RepairCase {
+    /// At a site where a node boots for a GPU, once.
+    fn with_boots() -> Self {
+        let mut gpu = Self::default();
+        gpu.policy.max_boots = 1;
+        gpu
+    }
+
+    fn next(&self, around: &RepairContext<'_>, secs: i64) -> RepairStep {
+        self.repair.next(around, &self.policy, at(secs))
+    }
+
+    /// Takes the step that comes next, and says which.
+    fn step(&mut self, around: &RepairContext<'_>, secs: i64) -> RepairStep {
+        let step = self.next(around, secs);
+        assert_eq!(self.next(around, secs), step, "asking changes nothing");
+        self.repair.begin(step, &self.policy, at(secs));
+        step
+    }
 }
 
 #[test]
 fn a_sick_gpu_goes_out_its_job_ends_it_is_reset_tried_and_returned() {
-    let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[48]));
+    let (mut gpu, sick) = (RepairCase::default(), with_xids(&[48]));
     let held = RepairContext {
         held: true,
         ..around(&sick)
     };
+    assert_eq!(gpu.step(&held, 0), RepairStep::Quarantine);
+    assert!(!gpu.repair.in_service());
+    assert_eq!(gpu.step(&held, 1), RepairStep::EndJob);
+    assert_eq!(gpu.step(&around(&sick), 2), RepairStep::Reset);
     assert_eq!(
-        step(&mut repair, &held, &policy, at(0)),
-        RepairStep::Quarantine
-    );
-    assert!(!repair.in_service());
-    assert_eq!(step(&mut repair, &held, &policy, at(1)), RepairStep::EndJob);
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(2)),
-        RepairStep::Reset
-    );
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(3)),
+        gpu.step(&around(&sick), 3),
         RepairStep::Nothing,
         "under way"
     );
-    repair.end(RepairOutcome::Done, at(10));
+    gpu.repair.end(RepairOutcome::Done, at(10));
     let well = GpuWatch::default();
-    assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(11)),
-        RepairStep::BurnIn
-    );
-    repair.end(RepairOutcome::BurnInPassed, at(100));
-    assert!(repair.in_service());
-    assert_eq!(
-        repair.next(&around(&well), &policy, at(101)),
-        RepairStep::Nothing
-    );
+    assert_eq!(gpu.step(&around(&well), 11), RepairStep::BurnIn);
+    gpu.repair.end(RepairOutcome::BurnInPassed, at(100));
+    assert!(gpu.repair.in_service());
+    assert_eq!(gpu.next(&around(&well), 101), RepairStep::Nothing);
 }
 
 #[test]
 fn a_job_that_may_finish_is_waited_for() {
-    let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[94]));
+    let (mut gpu, sick) = (RepairCase::default(), with_xids(&[94]));
     let held = RepairContext {
         held: true,
         ..around(&sick)
     };
-    assert_eq!(
-        step(&mut repair, &held, &policy, at(0)),
-        RepairStep::Quarantine
-    );
-    assert_eq!(
-        step(&mut repair, &held, &policy, at(100_000)),
-        RepairStep::Nothing
-    );
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(100_001)),
-        RepairStep::Reset
-    );
+    assert_eq!(gpu.step(&held, 0), RepairStep::Quarantine);
+    assert_eq!(gpu.step(&held, 100_000), RepairStep::Nothing);
+    assert_eq!(gpu.step(&around(&sick), 100_001), RepairStep::Reset);
 }
 
 #[test]
 fn what_resets_do_not_mend_is_booted_and_then_marked_each_step_later_than_the_last() {
-    let policy = RepairPolicy {
-        max_boots: 1,
-        ..RepairPolicy::default()
-    };
-    let (mut repair, sick) = (Repair::default(), with_xids(&[119]));
+    let (mut gpu, sick) = (RepairCase::with_boots(), with_xids(&[119]));
     let mut taken = Vec::new();
     for secs in 0..2000 {
-        let next = step(&mut repair, &around(&sick), &policy, at(secs));
+        let next = gpu.step(&around(&sick), secs);
         if next != RepairStep::Nothing {
             taken.push((next, secs));
         }
-        repair.end(RepairOutcome::Done, at(secs));
+        gpu.repair.end(RepairOutcome::Done, at(secs));
     }
     assert_eq!(
         taken,
@@ -132,10 +118,10 @@ fn what_resets_do_not_mend_is_booted_and_then_marked_each_step_later_than_the_la
             (RepairStep::MarkForReplacement, 362)
         ]
     );
-    assert_eq!(repair.stage, RepairStage::Marked);
-    repair.release(at(3000));
+    assert_eq!(gpu.repair.stage, RepairStage::Marked);
+    gpu.repair.release(at(3000));
     assert_eq!(
-        repair.next(&around(&GpuWatch::default()), &policy, at(3001)),
+        gpu.next(&around(&GpuWatch::default()), 3001),
         RepairStep::BurnIn,
         "returned by an administrator"
     );
@@ -143,69 +129,47 @@ fn what_resets_do_not_mend_is_booted_and_then_marked_each_step_later_than_the_la
 
 #[test]
 fn a_burn_in_that_fails_is_answered_by_a_reset_and_not_by_another_burn_in() {
-    let (policy, mut repair, well) = (
-        RepairPolicy::default(),
-        Repair::default(),
-        GpuWatch::default(),
-    );
-    repair.hold("fan noise".to_owned());
+    let (mut gpu, well) = (RepairCase::default(), GpuWatch::default());
+    gpu.repair.hold("fan noise".to_owned());
+    assert_eq!(gpu.step(&around(&well), 0), RepairStep::Quarantine);
     assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(0)),
-        RepairStep::Quarantine
-    );
-    assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(1)),
+        gpu.step(&around(&well), 1),
         RepairStep::Nothing,
         "an administrator keeps it"
     );
-    repair.release(at(2));
+    gpu.repair.release(at(2));
+    assert_eq!(gpu.step(&around(&well), 3), RepairStep::BurnIn);
+    gpu.repair.end(RepairOutcome::BurnInFailed, at(60));
     assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(3)),
-        RepairStep::BurnIn
-    );
-    repair.end(RepairOutcome::BurnInFailed, at(60));
-    assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(61)),
+        gpu.step(&around(&well), 61),
         RepairStep::Nothing,
         "not so soon"
     );
-    assert_eq!(
-        step(&mut repair, &around(&well), &policy, at(130)),
-        RepairStep::Reset
-    );
+    assert_eq!(gpu.step(&around(&well), 130), RepairStep::Reset);
 }
 
 #[test]
 fn the_breaker_and_a_step_elsewhere_on_the_node_hold_it_back() {
-    let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[79]));
+    let (mut gpu, sick) = (RepairCase::default(), with_xids(&[79]));
     let stopped = RepairContext {
         breaker_allows: false,
         ..around(&sick)
     };
+    assert_eq!(gpu.step(&stopped, 0), RepairStep::StoppedByBreaker);
+    assert!(gpu.repair.in_service(), "said, not done");
+    assert_eq!(gpu.step(&around(&sick), 1), RepairStep::Quarantine);
     assert_eq!(
-        step(&mut repair, &stopped, &policy, at(0)),
-        RepairStep::StoppedByBreaker
-    );
-    assert!(repair.in_service(), "said, not done");
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(1)),
-        RepairStep::Quarantine
-    );
-    assert_eq!(
-        repair.next(&around(&sick), &policy, at(2)),
+        gpu.next(&around(&sick), 2),
         RepairStep::WaitForAdmin,
         "no boot by itself"
     );
-    let booting = RepairPolicy {
-        max_boots: 1,
-        ..policy
-    };
+    gpu.policy.max_boots = 1;
     let busy = RepairContext {
         node_empty: false,
         ..around(&sick)
     };
     assert_eq!(
-        repair.next(&busy, &booting, at(2)),
+        gpu.next(&busy, 2),
         RepairStep::Nothing,
         "the other seven work on"
     );
@@ -213,36 +177,21 @@ fn the_breaker_and_a_step_elsewhere_on_the_node_hold_it_back() {
         other_under_way: true,
         ..around(&sick)
     };
-    assert_eq!(
-        repair.next(&elsewhere, &booting, at(2)),
-        RepairStep::Nothing
-    );
-    assert_eq!(
-        repair.next(&around(&sick), &booting, at(2)),
-        RepairStep::Boot
-    );
+    assert_eq!(gpu.next(&elsewhere, 2), RepairStep::Nothing);
+    assert_eq!(gpu.next(&around(&sick), 2), RepairStep::Boot);
 }
 
 #[test]
 fn a_step_that_does_not_end_is_given_up() {
-    let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[62]));
-    step(&mut repair, &around(&sick), &policy, at(0));
+    let (mut gpu, sick) = (RepairCase::default(), with_xids(&[62]));
+    gpu.step(&around(&sick), 0);
+    assert_eq!(gpu.step(&around(&sick), 1), RepairStep::Reset);
+    assert_eq!(gpu.step(&around(&sick), 3600), RepairStep::Nothing);
+    assert_eq!(gpu.step(&around(&sick), 3601), RepairStep::GiveUp);
+    assert_eq!(gpu.repair.stage, RepairStage::Out);
+    gpu.repair.end(RepairOutcome::BurnInPassed, at(3602));
     assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(1)),
-        RepairStep::Reset
-    );
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(3600)),
-        RepairStep::Nothing
-    );
-    assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(3601)),
-        RepairStep::GiveUp
-    );
-    assert_eq!(repair.stage, RepairStage::Out);
-    repair.end(RepairOutcome::BurnInPassed, at(3602));
-    assert_eq!(
-        repair.stage,
+        gpu.repair.stage,
         RepairStage::Out,
         "an answer that comes too late returns nothing to service"
     );
@@ -250,29 +199,19 @@ fn a_step_that_does_not_end_is_given_up() {
 
 #[test]
 fn a_reset_that_could_not_be_done_marks_no_board_for_replacement() {
-    let (policy, sick) = (
-        RepairPolicy {
-            first_pause_secs: 1,
-            ..RepairPolicy::default()
-        },
-        with_xids(&[48]),
-    );
+    let sick = with_xids(&[48]);
     let after = |endings: [RepairOutcome; 2]| {
-        let mut repair = Repair::default();
-        step(&mut repair, &around(&sick), &policy, at(0));
+        let mut gpu = RepairCase::default();
+        gpu.policy.first_pause_secs = 1;
+        gpu.step(&around(&sick), 0);
         for (turn, ended) in endings.into_iter().enumerate() {
             assert_eq!(
-                step(
-                    &mut repair,
-                    &around(&sick),
-                    &policy,
-                    at(100 * (1 + turn as i64))
-                ),
+                gpu.step(&around(&sick), 100 * (1 + turn as i64)),
                 RepairStep::Reset
             );
-            repair.end(ended, at(100 * (1 + turn as i64) + 1));
+            gpu.repair.end(ended, at(100 * (1 + turn as i64) + 1));
         }
-        repair.next(&around(&sick), &policy, at(1000))
+        gpu.next(&around(&sick), 1000)
     };
     assert_eq!(
         after([RepairOutcome::Failed, RepairOutcome::Failed]),
@@ -287,19 +226,12 @@ fn a_reset_that_could_not_be_done_marks_no_board_for_replacement() {
 
 #[test]
 fn whoever_returns_a_gpu_does_not_wait_for_a_boot_that_has_not_come() {
-    let policy = RepairPolicy {
-        max_boots: 1,
-        ..RepairPolicy::default()
-    };
-    let (mut repair, sick) = (Repair::default(), with_xids(&[79]));
-    step(&mut repair, &around(&sick), &policy, at(0));
+    let (mut gpu, sick) = (RepairCase::with_boots(), with_xids(&[79]));
+    gpu.step(&around(&sick), 0);
+    assert_eq!(gpu.step(&around(&sick), 1), RepairStep::Boot);
+    gpu.repair.release(at(2));
     assert_eq!(
-        step(&mut repair, &around(&sick), &policy, at(1)),
-        RepairStep::Boot
-    );
-    repair.release(at(2));
-    assert_eq!(
-        step(&mut repair, &around(&GpuWatch::default()), &policy, at(3)),
+        gpu.step(&around(&GpuWatch::default()), 3),
         RepairStep::BurnIn
     );
     let mut resetting = Repair {
@@ -321,33 +253,32 @@ proptest! {
     fn whatever_happens_no_step_touches_a_held_or_healthy_gpu_and_only_a_burn_in_returns_one(
         days in proptest::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0usize..6, 1i64..4000), 1..200),
     ) {
-        let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
         let (well, sick) = (GpuWatch::default(), with_xids(&[48]));
-        let (mut repair, mut now, mut is_sick) = (Repair::default(), 0, false);
+        let (mut gpu, mut now, mut is_sick) = (RepairCase::with_boots(), 0, false);
         for (falls_sick, held, breaker_allows, node_empty, ending, secs) in days {
             now += secs;
-            is_sick |= falls_sick && repair.stage == RepairStage::InService;
+            is_sick |= falls_sick && gpu.repair.stage == RepairStage::InService;
             let watch = if is_sick { &sick } else { &well };
             let around = RepairContext { held, breaker_allows, node_empty, ..around(watch) };
-            let before = repair.clone();
-            let step = step(&mut repair, &around, &policy, at(now));
+            let before = gpu.repair.clone();
+            let step = gpu.step(&around, now);
             prop_assert!(!(held && matches!(step, RepairStep::Reset | RepairStep::Boot | RepairStep::BurnIn)), "{step:?} under a job");
             prop_assert!(step != RepairStep::Boot || node_empty, "a boot under other jobs");
             prop_assert!(!(before.stage == RepairStage::InService && !is_sick && step != RepairStep::Nothing), "{step:?} of a healthy GPU");
             if ending > 0 {
                 let endings = [RepairOutcome::Done, RepairOutcome::Done, RepairOutcome::Failed, RepairOutcome::BurnInPassed, RepairOutcome::BurnInFailed];
                 let ended = endings[ending - 1];
-                let under_way = repair.stage;
-                repair.end(ended, at(now));
+                let under_way = gpu.repair.stage;
+                gpu.repair.end(ended, at(now));
                 if ended == RepairOutcome::Done && matches!(under_way, RepairStage::Resetting | RepairStage::Booting) {
                     is_sick = false;
                 }
-                let returned = under_way != RepairStage::InService && repair.stage == RepairStage::InService;
+                let returned = under_way != RepairStage::InService && gpu.repair.stage == RepairStage::InService;
                 prop_assert!(!returned || (under_way == RepairStage::BurningIn && ended == RepairOutcome::BurnInPassed));
             }
-            let resets = repair.attempts.iter().filter(|(kind, at_)| *kind == RepairAttempt::Reset && at(now).since_secs(*at_) < 86_400);
-            prop_assert!(resets.count() <= policy.max_resets as usize);
-            prop_assert!(repair.attempts.len() < 200);
+            let resets = gpu.repair.attempts.iter().filter(|(kind, at_)| *kind == RepairAttempt::Reset && at(now).since_secs(*at_) < 86_400);
+            prop_assert!(resets.count() <= gpu.policy.max_resets as usize);
+            prop_assert!(gpu.repair.attempts.len() < 200);
         }
     }
 }
