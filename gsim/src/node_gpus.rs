@@ -25,6 +25,9 @@ const ALERT_MILLIS: i64 = 1_200_000;
 const STORE_EVERY_MILLIS: i64 = 60_000;
 /// A well GPU may be out of service for so long, counted while its daemon looks, before somebody has to return it.
 const WELL_BOUND_SECS: i64 = 6 * 3600;
+/// What has to last begins anew after ten minutes without a look, by the node's clock. The record on the disk may be a minute older
+/// than the last look.
+const ROW_SECS: std::ops::RangeInclusive<i64> = 0..=540;
 
 /// What a health machine did, over a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,7 +109,8 @@ struct Followed {
     is_out: bool,
     /// Since when it is not plainly in service, milliseconds.
     out_since: i64,
-    /// Seconds of looks at which it was ill and in service, and asked for nothing.
+    /// Seconds of looks at which it was ill and in service, and asked for nothing; in a row, for a sign that has to last begins anew
+    /// after each break.
     overdue_secs: i64,
     /// Seconds of looks at which it was well and out.
     well_out_secs: i64,
@@ -142,6 +146,8 @@ pub struct NodeGpus {
     pub clock_off: i64,
     alert_until: i64,
     looked_at: i64,
+    /// The same by the node's clock.
+    looked_by_clock: Timestamp,
     /// What the controller was told last.
     told: Vec<GpuInfo>,
     was_well: bool,
@@ -171,6 +177,7 @@ impl NodeGpus {
             clock_off: 0,
             alert_until: 0,
             looked_at: 0,
+            looked_by_clock: Timestamp::default(),
             told: Vec::new(),
             was_well: true,
             chance,
@@ -202,6 +209,9 @@ impl NodeGpus {
     pub fn lose_spool(&mut self) {
         self.stored = NodeHealth::default();
         self.live = None;
+        for followed in &mut self.followed {
+            followed.overdue_secs = 0;
+        }
     }
 
     fn clock(&self, now: i64) -> Timestamp {
@@ -390,7 +400,7 @@ impl NodeGpus {
         if now - self.stored_at >= STORE_EVERY_MILLIS {
             self.store(now);
         }
-        self.looked_at = now;
+        (self.looked_at, self.looked_by_clock) = (now, at);
         outcome
     }
 
@@ -505,7 +515,8 @@ impl NodeGpus {
             return;
         };
         let passed_secs = ((now - self.looked_at) / 1000).clamp(0, 60);
-        let answers = self.silent_until + 20_000 < now;
+        let unseen_secs = self.clock(now).since_secs(self.looked_by_clock);
+        let in_row = self.silent_until + 20_000 < now && ROW_SECS.contains(&unseen_secs);
         let silent_alone = self.is_silent_alone(now);
         for (board, followed) in self.boards.iter().zip(&mut self.followed) {
             let Some(record) = health.gpus().get(&board.uuid) else {
@@ -537,8 +548,10 @@ impl NodeGpus {
             followed.is_out = out;
             // A GPU that discovery does not list is not in the node's inventory.
             let stays = board.illness.filter(|_| !out && !suspect && !record.absent);
-            if let Some(illness) = stays.filter(|_| answers && board.is_truthful(now)) {
-                followed.overdue_secs += passed_secs;
+            if !in_row || !board.is_truthful(now) {
+                followed.overdue_secs = 0;
+            } else if let Some(illness) = stays {
+                followed.overdue_secs += passed_secs.min((now - board.ill_since) / 1000);
                 if followed.overdue_secs > illness.bound_secs() {
                     self.tally.missed += 1;
                     let text = format!("is sick ({}), and stays in service", illness.word());

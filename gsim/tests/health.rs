@@ -1,8 +1,11 @@
 //! Two thousand hours of GPUs that fall ill and of sensors that lie: what is sick leaves service, and nothing else.
 
+use gcore::node::gpu_health::RepairMeans;
 use gmodel::gpu_health::{Action, Catalogue, CatalogueOverrides, SignOverride};
 use gsim::board::{Disturbance, Illness};
 use gsim::health::HealthTrial;
+use gsim::node_gpus::NodeGpus;
+use gsim::prng::Prng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -66,4 +69,27 @@ fn a_catalogue_that_overlooks_a_sick_gpu_is_noticed() {
     }
     .run(false);
     assert!(result.tally.missed > 0, "{:?}", result.violation);
+}
+
+#[test]
+fn a_sign_that_has_to_last_has_its_whole_time_after_a_long_boot() {
+    let (catalogue, chance) = (Arc::new(Catalogue::built_in()), Prng::new(1, 8));
+    let mut gpus = NodeGpus::new("n1", 2, catalogue, RepairMeans::default(), chance);
+    let look = |gpus: &mut NodeGpus, from: i64, to: i64| {
+        for secs in (from..=to).step_by(10) {
+            let outcome = gpus.look(&BTreeMap::new(), true, 1000 * secs);
+            assert_eq!(outcome.violation, None, "at {secs} s");
+        }
+    };
+    gpus.daemon_begins("first".into(), 0);
+    look(&mut gpus, 0, 60);
+    gpus.falls_ill(0, Illness::Narrow, 65_000);
+    look(&mut gpus, 70, 240);
+    // It is seen for 170 s, not for ten minutes and more, and for 300 s.
+    gpus.daemon_ends();
+    gpus.booted(1_100_000);
+    gpus.daemon_begins("second".into(), 1_100_000);
+    look(&mut gpus, 1100, 1400);
+    assert_eq!((gpus.tally.wrong, gpus.tally.missed), (0, 0));
+    assert_eq!(gpus.infos()[0].wants, "quarantine");
 }
