@@ -179,119 +179,57 @@ pub(crate) fn check(state: &State, found: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::command::{Actor, Command, Input, NodeReport, Reply};
+    use crate::ctl::command::{Input, NodeReport};
+    use crate::ctl::desired;
     use crate::ctl::snapshot;
     use crate::ctl::state::GpuWork;
-    use crate::ctl::{check, desired, handle};
-    use gmodel::Timestamp;
+    use crate::ctl::tests::gpu_pool::GpuPool;
     use gmodel::config::{ClusterConfig, MigCuts, Partition};
     use gmodel::gpu_order::GpuOrderDone;
-    use gmodel::gpu_request::GpuRequest;
     use gmodel::mig::MigKind;
-    use gmodel::node::{GpuInfo, Inventory, MigSlice, Role};
-    use gmodel::run::{RunEnd, RunPhase, RunReport};
-    use gmodel::{Fence, JobSpec, NodeId, NodeLife};
+    use gmodel::node::{GpuInfo, MigSlice};
+    use gmodel::{NodeId, NodeLife};
     use gsched::WorkBudget;
     use std::sync::Arc;
 
     const NODE: NodeId = NodeId(1);
 
     /// A node with one GPU that can be cut into halves, and a partition that allows cuts.
-    struct Pool {
-        state: State,
-        secs: i64,
+    fn pool() -> GpuPool {
+        let partition = Partition {
+            name: "p".into(),
+            is_default: true,
+            mig: MigCuts::Planned,
+            ..Partition::default()
+        };
+        let config = ClusterConfig {
+            partitions: vec![partition],
+            ..ClusterConfig::default()
+        };
+        let kind = MigKind {
+            profile: "3g.40gb".into(),
+            compute_slices: 3,
+            memory_slices: 4,
+            memory_mib: 40_960,
+            starts: vec![0, 4],
+            most: 2,
+        };
+        let board = MigBoard {
+            gpu_type: "a100".into(),
+            memory_mib: 81_920,
+            kinds: vec![kind],
+        };
+        GpuPool::new(config, vec![gpu_in_halves(0)], vec![board])
     }
 
-    impl Pool {
-        fn new() -> Self {
-            let mut state = State {
-                next_job: 1,
-                ..State::default()
-            };
-            let partition = Partition {
-                name: "p".into(),
-                is_default: true,
-                mig: MigCuts::Planned,
-                ..Partition::default()
-            };
-            let config = ClusterConfig {
-                partitions: vec![partition],
-                ..ClusterConfig::default()
-            };
-            state.nodes.insert(
-                NODE,
-                Node {
-                    id: NODE,
-                    name: "n1".into(),
-                    role: Role::Compute,
-                    ..Node::default()
-                },
-            );
-            let mut pool = Self { state, secs: 1000 };
-            pool.give(Input::Configure {
-                config: Arc::new(config),
-            })
-            .unwrap();
-            let inventory = inventory(0);
-            let hello = NodeReport::Hello {
-                life: NodeLife::default(),
-                fence: Fence::default(),
-                inventory,
-                runs: Vec::new(),
-            };
-            pool.give(Input::Node {
-                node: NODE,
-                report: hello,
-            })
-            .unwrap();
-            pool
-        }
-
-        fn give(&mut self, input: Input) -> Result<Reply, Refusal> {
-            let reply = handle(
-                &mut self.state,
-                &mut Vec::new(),
-                input,
-                Timestamp::from_secs(self.secs),
-            );
-            assert_eq!(check(&self.state), []);
-            reply
-        }
-
-        fn submit(&mut self, gpus: &str) {
-            let mut spec = JobSpec {
-                name: "j".into(),
-                ..JobSpec::default()
-            };
-            spec.partition = "p".into();
-            spec.request.gpus = Some(GpuRequest::parse(gpus).unwrap());
-            spec.request.ntasks = 1;
-            spec.launch.work_dir = "/home/ann".into();
-            spec.launch.argv = vec!["true".into()];
-            let actor = Actor {
-                user: "ann".into(),
-                uid: 1000,
-                ..Actor::default()
-            };
-            self.give(Input::Command {
-                actor,
-                command: Command::Submit {
-                    spec: Box::new(spec),
-                    client_key: None,
-                },
-            })
-            .unwrap();
-        }
-
-        fn pass(&mut self) {
-            self.secs += 1;
-            let picture = snapshot(&self.state, Timestamp::from_secs(self.secs));
-            let plan = gsched::plan(&picture, WorkBudget::default());
-            self.give(Input::Plan { plan }).unwrap();
+    impl GpuPool {
+        fn next_pass(&mut self) {
+            self.now = self.now.plus_secs(1);
+            self.pass();
         }
 
         /// The open order, if any: its number and profiles.
-        fn order(&self) -> Option<(u64, Vec<String>)> {
+        fn open_cut(&self) -> Option<(u64, Vec<String>)> {
             let orders = desired(&self.state, NODE).gpus;
             assert!(orders.len() <= 1);
             orders.first().map(|order| match &order.what {
@@ -302,41 +240,24 @@ mod tests {
 
         /// The node cuts the GPU into so many halves and reports it.
         fn was_cut(&mut self, number: u64, halves: usize) {
-            self.give(Input::Node {
-                node: NODE,
-                report: NodeReport::Inventory {
-                    inventory: inventory(halves),
-                },
-            })
-            .unwrap();
+            self.nodes[0] = gpu_in_halves(halves);
+            self.tell_gpus(1);
             let done = vec![GpuOrderDone {
                 number,
                 uuid: "GPU-0".into(),
                 error: String::new(),
                 check: None,
             }];
-            self.give(Input::Node {
-                node: NODE,
-                report: NodeReport::GpuOrders { done },
-            })
-            .unwrap();
+            self.tell(NODE, NodeReport::GpuOrders { done });
         }
 
         fn running(&self) -> Vec<RunId> {
             self.state.runs.values().map(|run| run.id).collect()
         }
-
-        fn end(&mut self, run: RunId) {
-            let report = RunReport::new(run, RunPhase::Clean(RunEnd::default().into()));
-            self.give(Input::Node {
-                node: NODE,
-                report: NodeReport::Runs { runs: vec![report] },
-            })
-            .unwrap();
-        }
     }
 
-    fn inventory(halves: usize) -> Inventory {
+    /// A whole GPU, or one that is cut into so many halves.
+    fn gpu_in_halves(halves: usize) -> Vec<GpuInfo> {
         let whole = GpuInfo {
             uuid: "GPU-0".into(),
             gpu_type: "a100".into(),
@@ -357,30 +278,10 @@ mod tests {
             }),
             ..whole.clone()
         };
-        let kind = MigKind {
-            profile: "3g.40gb".into(),
-            compute_slices: 3,
-            memory_slices: 4,
-            memory_mib: 40_960,
-            starts: vec![0, 4],
-            most: 2,
-        };
-        let board = MigBoard {
-            gpu_type: "a100".into(),
-            memory_mib: 81_920,
-            kinds: vec![kind],
-        };
-        let gpus = [whole.clone()]
+        [whole.clone()]
             .into_iter()
             .chain((0..halves).map(half))
-            .collect();
-        Inventory {
-            cpus: 8,
-            mem_bytes: 8 << 30,
-            gpus,
-            mig: Arc::new(vec![board]),
-            ..Inventory::default()
-        }
+            .collect()
     }
 
     fn halves() -> Vec<String> {
@@ -389,29 +290,32 @@ mod tests {
 
     #[test]
     fn a_gpu_is_cut_for_a_job_and_made_whole_for_another() {
-        let mut pool = Pool::new();
+        let mut pool = pool();
         pool.submit("3g.40gb");
-        pool.pass();
-        let (number, profiles) = pool.order().expect("the job waits for a cut");
+        pool.next_pass();
+        let (number, profiles) = pool.open_cut().expect("the job waits for a cut");
         assert_eq!(profiles, halves());
         // No job gets it meanwhile, whole or in part.
         pool.submit("1");
-        pool.pass();
-        assert_eq!((pool.running(), pool.order().unwrap().0), (vec![], number));
+        pool.next_pass();
+        assert_eq!(
+            (pool.running(), pool.open_cut().unwrap().0),
+            (vec![], number)
+        );
         pool.was_cut(number, 2);
-        assert_eq!(pool.order(), None);
-        pool.pass();
+        assert_eq!(pool.open_cut(), None);
+        pool.next_pass();
         let run = pool.running()[0];
         assert_eq!(pool.state.run(run).unwrap().allocation[0].gpus.milli(), 500);
-        pool.end(run);
-        pool.pass();
-        assert_eq!(pool.order(), None, "it was cut a moment ago");
-        pool.secs += 300;
-        pool.pass();
-        let (number, profiles) = pool.order().expect("a job waits for a whole one");
+        pool.end_run(run);
+        pool.next_pass();
+        assert_eq!(pool.open_cut(), None, "it was cut a moment ago");
+        pool.now = pool.now.plus_secs(300);
+        pool.next_pass();
+        let (number, profiles) = pool.open_cut().expect("a job waits for a whole one");
         assert_eq!(profiles, [""; 0]);
         pool.was_cut(number, 0);
-        pool.pass();
+        pool.next_pass();
         assert_eq!(
             pool.state.run(pool.running()[0]).unwrap().allocation[0]
                 .gpus
@@ -422,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_layout_of_the_configuration_that_a_boot_lost_is_made_again_at_once() {
-        let mut pool = Pool::new();
+        let mut pool = pool();
         let nodes = gmodel::hostlist::Hostlist::parse("n1").unwrap();
         let layout = gmodel::config::MigLayout {
             name: "halves".into(),
@@ -435,41 +339,35 @@ mod tests {
             mig: vec![layout],
             ..ClusterConfig::clone(&pool.state.config)
         };
-        pool.give(Input::Configure {
+        pool.feed(Input::Configure {
             config: Arc::new(config),
         })
         .unwrap();
-        pool.pass();
-        let (number, profiles) = pool.order().expect("the layout is made");
+        pool.next_pass();
+        let (number, profiles) = pool.open_cut().expect("the layout is made");
         assert_eq!(profiles, halves());
         pool.was_cut(number, 2);
-        pool.pass();
-        assert_eq!(pool.order(), None);
-        pool.secs += 10;
+        pool.next_pass();
+        assert_eq!(pool.open_cut(), None);
+        pool.now = pool.now.plus_secs(10);
         let life = NodeLife {
             boot: "the next".into(),
             ..NodeLife::default()
         };
-        let hello = NodeReport::Hello {
-            life,
-            fence: Fence::default(),
-            inventory: inventory(0),
-            runs: Vec::new(),
-        };
-        pool.give(Input::Node {
-            node: NODE,
-            report: hello,
-        })
-        .unwrap();
-        pool.pass();
-        assert_eq!(pool.order().map(|(_, profiles)| profiles), Some(halves()));
+        pool.nodes[0] = gpu_in_halves(0);
+        pool.hello(1, life);
+        pool.next_pass();
+        assert_eq!(
+            pool.open_cut().map(|(_, profiles)| profiles),
+            Some(halves())
+        );
     }
 
     #[test]
     fn a_busy_gpu_is_cut_by_nobodys_order() {
-        let mut pool = Pool::new();
+        let mut pool = pool();
         pool.submit("1");
-        pool.pass();
+        pool.next_pass();
         let cut = Cut {
             node: NODE,
             uuid: "GPU-0".into(),
@@ -481,21 +379,11 @@ mod tests {
             cuts: vec![cut],
             ..gsched::Plan::default()
         };
-        pool.give(Input::Plan { plan }).unwrap();
-        assert_eq!(pool.order(), None);
+        pool.feed(Input::Plan { plan }).unwrap();
+        assert_eq!(pool.open_cut(), None);
         let mut order = |profiles: Vec<String>| {
-            let actor = Actor {
-                user: "root".into(),
-                operator: true,
-                ..Actor::default()
-            };
-            let command = Command::GpuOrder {
-                node: NODE,
-                uuid: "GPU-0".into(),
-                what: GpuAction::Cut { profiles },
-            };
-            pool.give(Input::Command { actor, command })
-                .map_err(|refusal| refusal.text)
+            let ordered = pool.order("GPU-0", GpuAction::Cut { profiles });
+            ordered.map_err(|refusal| refusal.text)
         };
         assert!(
             order(halves())
@@ -516,20 +404,14 @@ mod tests {
 
     #[test]
     fn a_start_that_was_planned_on_what_is_cut_meanwhile_is_dropped() {
-        let mut pool = Pool::new();
+        let mut pool = pool();
         pool.submit("1");
-        let picture = snapshot(&pool.state, Timestamp::from_secs(pool.secs));
+        let picture = snapshot(&pool.state, pool.now);
         let stale = gsched::plan(&picture, WorkBudget::default());
         assert_eq!(stale.starts.len(), 1);
-        let halved = NodeReport::Inventory {
-            inventory: inventory(2),
-        };
-        pool.give(Input::Node {
-            node: NODE,
-            report: halved,
-        })
-        .unwrap();
-        pool.give(Input::Plan { plan: stale }).unwrap();
+        pool.nodes[0] = gpu_in_halves(2);
+        pool.tell_gpus(1);
+        pool.feed(Input::Plan { plan: stale }).unwrap();
         assert_eq!(pool.running(), []);
     }
 

@@ -2,99 +2,29 @@
 
 use crate::ctl::command::{Actor, Command, Input, NodeReport, Refusal, Reply};
 use crate::ctl::event::Event;
-use crate::ctl::state::{Node, State};
-use crate::ctl::{check, handle, next_deadline, open_breakers};
+use crate::ctl::tests::gpu_pool::{GpuPool, h100s};
+use crate::ctl::{check, open_breakers};
+use gmodel::NodeId;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_health::{GpuHealthStatus, RepairStage};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
-use gmodel::node::{GpuInfo, Inventory, Link};
-use gmodel::{Fence, NodeId, NodeLife, Timestamp};
-use std::sync::Arc;
+use gmodel::node::{GpuInfo, Link};
 
-/// Nodes of eight GPUs in one partition, and what they report.
-struct Pool {
-    state: State,
-    now: Timestamp,
-    nodes: Vec<Vec<GpuInfo>>,
-    events: Vec<Event>,
+/// Nodes of eight GPUs in one partition.
+fn pool_of(nodes: u32) -> GpuPool {
+    let main = Partition {
+        name: "main".into(),
+        ..Partition::default()
+    };
+    let config = ClusterConfig {
+        partitions: vec![main],
+        ..ClusterConfig::default()
+    };
+    let nodes = (1..=nodes).map(|node| h100s(node, 8)).collect();
+    GpuPool::new(config, nodes, Vec::new())
 }
 
-impl Pool {
-    fn new(nodes: u32) -> Self {
-        let mut state = State::from_rows(crate::ctl::Rows::default());
-        let main = Partition {
-            name: "main".into(),
-            ..Partition::default()
-        };
-        state.config = Arc::new(ClusterConfig {
-            partitions: vec![main],
-            ..ClusterConfig::default()
-        });
-        for id in 1..=nodes {
-            let name = format!("n{id}");
-            state.index.node_names.insert(name.clone(), NodeId(id));
-            state.nodes.insert(
-                NodeId(id),
-                Node {
-                    id: NodeId(id),
-                    name,
-                    ..Node::default()
-                },
-            );
-        }
-        let gpu = |node: u32, index: u32| GpuInfo {
-            uuid: format!("GPU-{node}-{index}"),
-            gpu_type: "h100".into(),
-            index,
-            ..GpuInfo::default()
-        };
-        let nodes: Vec<Vec<GpuInfo>> = (1..=nodes)
-            .map(|node| (0..8).map(|index| gpu(node, index)).collect())
-            .collect();
-        let mut pool = Self {
-            state,
-            now: Timestamp::from_secs(1_000_000),
-            nodes,
-            events: Vec::new(),
-        };
-        for node in 1..=pool.nodes.len() as u32 {
-            let report = NodeReport::Hello {
-                life: NodeLife::default(),
-                fence: Fence::default(),
-                inventory: pool.inventory(node),
-                runs: Vec::new(),
-            };
-            pool.feed(Input::Node {
-                node: NodeId(node),
-                report,
-            });
-        }
-        pool.events.clear();
-        pool
-    }
-
-    fn inventory(&self, node: u32) -> Inventory {
-        Inventory {
-            gpus: self.nodes[node as usize - 1].clone(),
-            ..Inventory::default()
-        }
-    }
-
-    fn feed(&mut self, input: Input) {
-        let _: Result<Reply, Refusal> = handle(&mut self.state, &mut self.events, input, self.now);
-        assert_eq!(check(&self.state), []);
-    }
-
-    fn report(&mut self, node: u32) {
-        let report = NodeReport::Inventory {
-            inventory: self.inventory(node),
-        };
-        self.feed(Input::Node {
-            node: NodeId(node),
-            report,
-        });
-    }
-
+impl GpuPool {
     fn gpu(&mut self, node: u32, index: usize) -> &mut GpuInfo {
         &mut self.nodes[node as usize - 1][index]
     }
@@ -116,7 +46,7 @@ impl Pool {
         }));
         let gpu = self.gpu(node, index);
         (gpu.fault, gpu.wants, gpu.standing) = (fault.into(), wants.into(), standing);
-        self.report(node);
+        self.tell_gpus(node);
     }
 
     /// Nodes and slots with a step that may be taken.
@@ -132,7 +62,8 @@ impl Pool {
             .collect()
     }
 
-    fn answer(&mut self, node: u32, error: &str) {
+    /// The node answers all its orders.
+    fn answer_all(&mut self, node: u32, error: &str) {
         let orders = self
             .state
             .node(NodeId(node))
@@ -144,33 +75,7 @@ impl Pool {
             .iter()
             .map(|order| GpuOrderDone::new(order, error))
             .collect();
-        self.feed(Input::Node {
-            node: NodeId(node),
-            report: NodeReport::GpuOrders { done },
-        });
-    }
-
-    fn wait(&mut self, secs: i64) {
-        let until = self.now.plus_secs(secs);
-        while let Some(at) = next_deadline(&self.state).filter(|at| *at <= until) {
-            self.now = self.now.max(at);
-            self.feed(Input::Wake);
-            assert!(
-                next_deadline(&self.state).is_none_or(|next| next > at),
-                "a deadline that is met is over"
-            );
-        }
-        self.now = until;
-    }
-
-    /// What became of a GPU, as kinds.
-    fn history(&self, uuid: &str) -> Vec<&'static str> {
-        self.events
-            .iter()
-            .filter_map(Event::of_gpu)
-            .filter(|line| line.uuid == uuid)
-            .map(|line| line.kind)
-            .collect()
+        self.tell(NodeId(node), NodeReport::GpuOrders { done });
     }
 
     fn forget(&mut self, operator: bool, uuid: &str) -> Result<Reply, Refusal> {
@@ -183,7 +88,7 @@ impl Pool {
             actor,
             command: Command::GpuForget { uuid: uuid.into() },
         };
-        handle(&mut self.state, &mut self.events, input, self.now)
+        self.feed(input)
     }
 
     /// The missing GPUs, with their last nodes.
@@ -205,18 +110,18 @@ impl Pool {
 
 #[test]
 fn a_step_that_waits_is_allowed_at_once_in_a_healthy_pool() {
-    let mut pool = Pool::new(2);
+    let mut pool = pool_of(2);
     pool.falls_sick(1, 3, "reset");
     assert_eq!(pool.allowed(), ["GPU-1-3"]);
     assert_eq!(pool.history("GPU-1-3"), ["sick", "ordered"]);
     // Said again, it is the same order. The node tells how its GPU stands before it answers.
-    pool.report(1);
+    pool.tell_gpus(1);
     pool.stands(1, 3, RepairStage::Resetting, "Xid 48", "");
-    pool.answer(1, "");
+    pool.answer_all(1, "");
     pool.stands(1, 3, RepairStage::BurningIn, "Xid 48", "");
     let gpu = pool.gpu(1, 3);
     (gpu.fault, gpu.standing) = (String::new(), None);
-    pool.report(1);
+    pool.tell_gpus(1);
     assert_eq!(
         pool.history("GPU-1-3"),
         ["sick", "ordered", "reset", "burn_in", "well"]
@@ -226,10 +131,10 @@ fn a_step_that_waits_is_allowed_at_once_in_a_healthy_pool() {
 
 #[test]
 fn a_node_that_refuses_is_not_asked_again_for_the_same_step() {
-    let mut pool = Pool::new(2);
+    let mut pool = pool_of(2);
     pool.falls_sick(1, 3, "reset");
-    pool.answer(1, "a step is under way on another GPU of this node");
-    pool.report(1);
+    pool.answer_all(1, "a step is under way on another GPU of this node");
+    pool.tell_gpus(1);
     assert!(pool.allowed().is_empty());
     pool.falls_sick(1, 3, "");
     pool.falls_sick(1, 3, "reset");
@@ -238,7 +143,7 @@ fn a_node_that_refuses_is_not_asked_again_for_the_same_step() {
 
 #[test]
 fn the_breaker_allows_a_node_of_gpus_an_hour_and_not_one_more() {
-    let mut pool = Pool::new(4);
+    let mut pool = pool_of(4);
     // Eight suspects on four nodes are one node: exactly the limit.
     for at in 0..8 {
         pool.is_suspect(1 + at as u32 % 4, at / 4);
@@ -266,7 +171,7 @@ fn the_breaker_allows_a_node_of_gpus_an_hour_and_not_one_more() {
 
 #[test]
 fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_does() {
-    let mut pool = Pool::new(3);
+    let mut pool = pool_of(3);
     for index in 0..8 {
         pool.falls_sick(1, index, "");
     }
@@ -290,7 +195,7 @@ fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_d
 
 #[test]
 fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
-    let mut pool = Pool::new(4);
+    let mut pool = pool_of(4);
     for index in 0..8 {
         let standing = GpuHealthStatus {
             stage: RepairStage::Out,
@@ -300,10 +205,10 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
         let gpu = pool.gpu(1, index);
         (gpu.fault, gpu.standing) = ("quarantined: fans".into(), Some(Box::new(standing)));
     }
-    pool.report(1);
+    pool.tell_gpus(1);
     pool.is_suspect(2, 0);
     assert_eq!(pool.allowed(), ["GPU-2-0"], "nobody counts what people do");
-    let mut other = Pool::new(4);
+    let mut other = pool_of(4);
     let mark = gmodel::node::HoldMark {
         owner: "system".into(),
         reason: "3 launch errors".into(),
@@ -325,28 +230,28 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
 
 #[test]
 fn a_node_that_boots_takes_no_work_until_it_has() {
-    let mut pool = Pool::new(2);
+    let mut pool = pool_of(2);
     pool.falls_sick(1, 0, "boot");
     assert_eq!((pool.allowed().len(), pool.drains(1)), (1, 1));
     pool.stands(1, 0, RepairStage::Booting, "Xid 79", "");
-    pool.answer(1, "");
+    pool.answer_all(1, "");
     assert_eq!(pool.drains(1), 1, "it goes down any moment");
     pool.stands(1, 0, RepairStage::Out, "Xid 79", "");
     assert_eq!(pool.drains(1), 0, "it has booted, or failed to");
     // A boot that the node refuses is no boot.
-    let mut pool = Pool::new(2);
+    let mut pool = pool_of(2);
     pool.falls_sick(1, 0, "boot");
-    pool.answer(1, "the node is not booted: a run is on it");
+    pool.answer_all(1, "the node is not booted: a run is on it");
     assert_eq!(pool.drains(1), 0);
 }
 
 #[test]
 fn a_gpu_that_moves_takes_its_quarantine_along() {
-    let mut pool = Pool::new(3);
+    let mut pool = pool_of(3);
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
     let well = pool.nodes[0].remove(2);
-    pool.report(1);
+    pool.tell_gpus(1);
     // The GPU comes to another node, new to its gpud.
     let fresh = |gpu: &GpuInfo| GpuInfo {
         uuid: gpu.uuid.clone(),
@@ -355,7 +260,7 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     };
     let (sick, well) = (fresh(&sick), fresh(&well));
     pool.nodes[1].extend([sick.clone(), well.clone()]);
-    pool.report(2);
+    pool.tell_gpus(2);
     let orders = pool.state.node(NodeId(2)).unwrap().gpu_work.orders.clone();
     let words: Vec<(String, GpuAction)> = orders
         .into_iter()
@@ -384,7 +289,7 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
 #[test]
 fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead() {
     for old_is_dead in [false, true] {
-        let mut pool = Pool::new(2);
+        let mut pool = pool_of(2);
         pool.falls_sick(1, 2, "");
         if old_is_dead {
             let dead = Event::NodeLinkChanged {
@@ -402,9 +307,9 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
                 ..GpuInfo::default()
             });
         }
-        pool.report(2);
+        pool.tell_gpus(2);
         if !old_is_dead {
-            pool.report(1);
+            pool.tell_gpus(1);
         }
         let orders: Vec<String> = pool
             .state
@@ -426,7 +331,7 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
         );
         // What it left is not held against it again.
         pool.nodes[1].retain(|gpu| gpu.uuid != sick.uuid);
-        pool.report(2);
+        pool.tell_gpus(2);
         assert_eq!(
             pool.missed(),
             [("n2".to_owned(), sick.uuid)],
@@ -437,13 +342,14 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
 
 #[test]
 fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
-    let mut pool = Pool::new(2);
-    let refused =
-        |pool: &mut Pool, operator: bool, uuid: &str| pool.forget(operator, uuid).unwrap_err().text;
+    let mut pool = pool_of(2);
+    let refused = |pool: &mut GpuPool, operator: bool, uuid: &str| {
+        pool.forget(operator, uuid).unwrap_err().text
+    };
     assert!(refused(&mut pool, true, "GPU-1-3").contains("is in n1 (gpu3)"));
     assert!(refused(&mut pool, true, "GPU-x").contains("no node misses a GPU GPU-x"));
     let gone = pool.nodes[0].remove(3);
-    pool.report(1);
+    pool.tell_gpus(1);
     assert_eq!(pool.missed(), [("n1".to_owned(), gone.uuid.clone())]);
     assert!(refused(&mut pool, false, &gone.uuid).contains("operators"));
     pool.forget(true, &gone.uuid).unwrap();
@@ -451,7 +357,7 @@ fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
         pool.missed().is_empty() && refused(&mut pool, true, &gone.uuid).contains("no node misses")
     );
     pool.nodes[0].insert(3, gone.clone());
-    pool.report(1);
+    pool.tell_gpus(1);
     let usable = pool
         .state
         .node(NodeId(1))
@@ -465,16 +371,16 @@ fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
         (8, vec!["gone", "forgotten", "appeared"])
     );
     pool.nodes[0].remove(3);
-    pool.report(1);
+    pool.tell_gpus(1);
     assert_eq!(pool.missed().len(), 1, "it is missed as any other");
 }
 
 #[test]
 fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
-    let mut pool = Pool::new(2);
+    let mut pool = pool_of(2);
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
-    pool.report(1);
+    pool.tell_gpus(1);
     pool.forget(true, &sick.uuid).unwrap();
     // A new controller knows too.
     pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
@@ -483,7 +389,7 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
         index: 8,
         ..GpuInfo::default()
     });
-    pool.report(2);
+    pool.tell_gpus(2);
     assert_eq!(
         pool.history(&sick.uuid),
         ["sick", "gone", "forgotten", "moved", "ordered", "left"]
@@ -492,14 +398,14 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
 
 #[test]
 fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
-    let mut pool = Pool::new(3);
+    let mut pool = pool_of(3);
     let restart =
-        |pool: &mut Pool| pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
+        |pool: &mut GpuPool| pool.state.index.gone = crate::ctl::gpu::missing::gone(&pool.state);
     let orders =
-        |pool: &Pool, node: u32| pool.state.node(NodeId(node)).unwrap().gpu_work.orders.len();
+        |pool: &GpuPool, node: u32| pool.state.node(NodeId(node)).unwrap().gpu_work.orders.len();
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
-    pool.report(1);
+    pool.tell_gpus(1);
     restart(&mut pool);
     let here = GpuInfo {
         uuid: sick.uuid,
@@ -507,46 +413,34 @@ fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_res
         ..GpuInfo::default()
     };
     pool.nodes[1].push(here.clone());
-    pool.report(2);
+    pool.tell_gpus(2);
     assert_eq!(
         orders(&pool, 2),
         1,
         "it was sick when it left, which a new controller knows"
     );
     // Ordered out, returned by an operator, and taken out.
-    pool.answer(2, "");
+    pool.answer_all(2, "");
     pool.nodes[1].pop();
-    pool.report(2);
+    pool.tell_gpus(2);
     restart(&mut pool);
     pool.nodes[2].push(here);
-    pool.report(3);
+    pool.tell_gpus(3);
     assert_eq!(orders(&pool, 3), 0);
     assert_eq!(check(&pool.state), []);
 }
 
 #[test]
 fn notes_and_what_operators_order_are_lines_of_the_history() {
-    let mut pool = Pool::new(1);
+    let mut pool = pool_of(1);
     pool.gpu(1, 0).notes = vec!["Xid 31: a program did something wrong".into()];
-    pool.report(1);
-    pool.report(1);
-    let root = Actor {
-        user: "root".into(),
-        operator: true,
-        ..Actor::default()
-    };
+    pool.tell_gpus(1);
+    pool.tell_gpus(1);
     let what = GpuAction::Quarantine {
         reason: "hot".into(),
     };
-    pool.feed(Input::Command {
-        actor: root,
-        command: Command::GpuOrder {
-            node: NodeId(1),
-            uuid: "GPU-1-0".into(),
-            what,
-        },
-    });
-    pool.answer(1, "no");
+    pool.order("GPU-1-0", what).unwrap();
+    pool.answer_all(1, "no");
     let lines: Vec<String> = pool
         .events
         .iter()

@@ -5,6 +5,7 @@ mod arrays;
 mod dependencies;
 mod faults;
 mod gpu_checks;
+pub(super) mod gpu_pool;
 mod gpu_repair;
 mod gpu_share;
 mod health;

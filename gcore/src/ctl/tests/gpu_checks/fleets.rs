@@ -2,7 +2,8 @@
 
 use crate::ctl::command::{Input, NodeReport};
 use crate::ctl::event::Event;
-use crate::ctl::tests::gpu_checks::{DAY, Pool, report, sum, terms};
+use crate::ctl::tests::gpu_checks::{DAY, checked_pool, report, sum, terms};
+use crate::ctl::tests::gpu_pool::GpuPool;
 use gmodel::gpu_check::{CheckReport, CheckResult, Diagnostics};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::{NodeId, RunId, Timestamp};
@@ -41,7 +42,7 @@ enum Wrong {
 
 /// A fleet with jobs, with GPUs that differ a little and noisy measurements.
 struct Fleet {
-    pool: Pool,
+    pool: GpuPool,
     chance: Chance,
     /// Thousandths of the fleet's speed that a GPU is faster.
     own_milli: BTreeMap<String, i64>,
@@ -65,7 +66,7 @@ impl Fleet {
     }
 
     fn with(seed: u64, terms: Diagnostics) -> Self {
-        let pool = Pool::new(
+        let pool = checked_pool(
             10,
             8,
             Diagnostics {
@@ -157,7 +158,7 @@ impl Fleet {
                 self.pool.end_run(run);
             }
             if self.pool.state.jobs.len() < 60 {
-                self.pool.submit(&(1 + self.chance.below(4)).to_string());
+                self.pool.start(&(1 + self.chance.below(4)).to_string());
             }
             let new: Vec<RunId> = self
                 .pool

@@ -2,13 +2,14 @@
 
 use crate::ctl::check;
 use crate::ctl::command::{Input, NodeReport};
-use crate::ctl::tests::gpu_checks::{DAY, IDLE_AFTER, Pool, report, sum, terms};
+use crate::ctl::tests::gpu_checks::{DAY, IDLE_AFTER, checked_pool, report, sum, terms};
+use crate::ctl::tests::gpu_pool::GpuPool;
 use gmodel::RunId;
 use gmodel::gpu_check::{BUILTIN, CheckProgram, CheckResult, Diagnostics};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 
 /// GB/s to the GPU that was named as the peer, where one was; nothing else.
-fn ways(pool: &mut Pool, gb_s: impl Fn(&str, &str) -> i64) -> Vec<(String, String)> {
+fn ways(pool: &mut GpuPool, gb_s: impl Fn(&str, &str) -> i64) -> Vec<(String, String)> {
     let mut measured = Vec::new();
     for (node, order) in pool.orders() {
         let GpuAction::Check(program) = &order.what else {
@@ -46,12 +47,12 @@ fn ways(pool: &mut Pool, gb_s: impl Fn(&str, &str) -> i64) -> Vec<(String, Strin
 }
 
 /// Nodes of GPUs in islands of so many.
-fn islands(nodes: u32, gpus: u32, island: u32) -> Pool {
+fn islands(nodes: u32, gpus: u32, island: u32) -> GpuPool {
     let program = CheckProgram {
         program: BUILTIN.into(),
         ..terms().program
     };
-    let mut pool = Pool::new(nodes, gpus, Diagnostics { program, ..terms() });
+    let mut pool = checked_pool(nodes, gpus, Diagnostics { program, ..terms() });
     for node in 1..=nodes {
         pool.nodes[node as usize - 1]
             .iter_mut()
@@ -65,7 +66,7 @@ fn islands(nodes: u32, gpus: u32, island: u32) -> Pool {
 fn the_way_to_another_idle_gpu_of_the_island_is_measured_with_each_check_to_another_one_each_time()
 {
     let mut pool = islands(1, 6, 3);
-    pool.submit("1");
+    pool.start("1");
     pool.wait(IDLE_AFTER + 300);
     let mut measured = Vec::new();
     for _ in 0..3 * DAY / 300 {
@@ -108,13 +109,13 @@ fn a_job_on_the_other_end_of_the_way_ends_the_check() {
     assert!(
         matches!(&order.what, GpuAction::Check(program) if order.uuid == "GPU-1-0" && program.peer == "GPU-1-1")
     );
-    pool.submit("2");
+    pool.start("2");
     assert!(pool.checks().is_empty());
     assert_eq!(check(&pool.state), []);
     let gone: Vec<RunId> = pool.state.runs.values().map(|run| run.id).collect();
     pool.end_run(gone[0]);
     // Of two GPUs one may be held: the other is checked alone.
-    pool.submit("1");
+    pool.start("1");
     pool.wait(IDLE_AFTER + 301);
     let held = pool.state.runs.values().next().unwrap().allocation[0]
         .gpus

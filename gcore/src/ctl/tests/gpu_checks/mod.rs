@@ -4,30 +4,19 @@
 mod fleets;
 mod links;
 
-use crate::ctl::command::{Actor, Command, Input, NodeReport, Refusal, Reply};
+use crate::ctl::command::{Input, NodeReport, Refusal, Reply};
 use crate::ctl::event::Event;
-use crate::ctl::state::{Node, State};
-use crate::ctl::{check, desired, handle, next_deadline, snapshot};
+use crate::ctl::state::Node;
+use crate::ctl::tests::gpu_pool::{GpuPool, h100s};
+use crate::ctl::{check, desired};
+use gmodel::NodeId;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_check::{CheckProgram, CheckReport, CheckResult, Diagnostics};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
-use gmodel::gpu_request::GpuRequest;
-use gmodel::node::{GpuInfo, Inventory};
-use gmodel::run::{RunEnd, RunPhase, RunReport};
-use gmodel::{Fence, JobSpec, NodeId, NodeLife, RunId, Timestamp};
-use gsched::WorkBudget;
 use std::sync::Arc;
 
 const IDLE_AFTER: i64 = 600;
 const DAY: i64 = 86_400;
-
-struct Pool {
-    state: State,
-    now: Timestamp,
-    events: Vec<Event>,
-    nodes: Vec<Vec<GpuInfo>>,
-    waits: u32,
-}
 
 fn terms() -> Diagnostics {
     let program = CheckProgram {
@@ -58,108 +47,25 @@ fn report(results: Vec<CheckResult>) -> CheckReport {
     }
 }
 
-impl Pool {
-    fn new(nodes: u32, gpus: u32, terms: Diagnostics) -> Self {
-        let mut state = State {
-            next_job: 1,
-            ..State::default()
-        };
-        let main = Partition {
-            name: "main".into(),
-            is_default: true,
-            ..Partition::default()
-        };
-        state.config = Arc::new(ClusterConfig {
-            partitions: vec![main],
-            diagnostics: Some(terms),
-            ..ClusterConfig::default()
-        });
-        let gpu = |node: u32, index: u32| GpuInfo {
-            uuid: format!("GPU-{node}-{index}"),
-            gpu_type: "h100".into(),
-            index,
-            ..GpuInfo::default()
-        };
-        let infos = (1..=nodes)
-            .map(|node| (0..gpus).map(|index| gpu(node, index)).collect())
-            .collect();
-        let mut pool = Self {
-            state,
-            now: Timestamp::from_secs(1_000_000),
-            events: Vec::new(),
-            nodes: infos,
-            waits: 0,
-        };
-        pool.feed(Input::Started).unwrap();
-        for id in 1..=nodes {
-            let node = Node {
-                id: NodeId(id),
-                name: format!("n{id:02}"),
-                ..Node::default()
-            };
-            pool.state
-                .index
-                .node_names
-                .insert(node.name.clone(), node.id);
-            pool.state.nodes.insert(node.id, node);
-            let inventory = pool.inventory(id);
-            let hello = NodeReport::Hello {
-                life: NodeLife::default(),
-                fence: Fence::default(),
-                inventory,
-                runs: Vec::new(),
-            };
-            pool.feed(Input::Node {
-                node: NodeId(id),
-                report: hello,
-            })
-            .unwrap();
-        }
-        pool.events.clear();
-        pool
-    }
+/// Nodes of so many GPUs that are checked on these terms.
+fn checked_pool(nodes: u32, gpus: u32, terms: Diagnostics) -> GpuPool {
+    let main = Partition {
+        name: "main".into(),
+        is_default: true,
+        ..Partition::default()
+    };
+    let config = ClusterConfig {
+        partitions: vec![main],
+        diagnostics: Some(terms),
+        ..ClusterConfig::default()
+    };
+    let nodes = (1..=nodes).map(|node| h100s(node, gpus)).collect();
+    let mut pool = GpuPool::new(config, nodes, Vec::new());
+    pool.check_one_in = 32;
+    pool
+}
 
-    fn inventory(&self, node: u32) -> Inventory {
-        Inventory {
-            cpus: 64,
-            mem_bytes: 1 << 40,
-            gpus: self.nodes[node as usize - 1].clone(),
-            ..Inventory::default()
-        }
-    }
-
-    fn feed(&mut self, input: Input) -> Result<Reply, Refusal> {
-        handle(&mut self.state, &mut self.events, input, self.now)
-    }
-
-    fn tell_gpus(&mut self, node: u32) {
-        let report = NodeReport::Inventory {
-            inventory: self.inventory(node),
-        };
-        self.feed(Input::Node {
-            node: NodeId(node),
-            report,
-        })
-        .unwrap();
-    }
-
-    fn wait(&mut self, secs: i64) {
-        let until = self.now.plus_secs(secs);
-        while let Some(at) = next_deadline(&self.state).filter(|at| *at <= until) {
-            self.now = self.now.max(at);
-            self.feed(Input::Wake).unwrap();
-            assert!(
-                next_deadline(&self.state).is_none_or(|next| next > at),
-                "a deadline that is met is over"
-            );
-        }
-        self.now = until;
-        self.waits += 1;
-        if self.waits % 64 < 8 {
-            assert_eq!(check(&self.state), []);
-        }
-    }
-
+impl GpuPool {
     fn orders(&self) -> Vec<(NodeId, GpuOrder)> {
         let of = |node: &Node| {
             desired(&self.state, node.id)
@@ -184,11 +90,7 @@ impl Pool {
             check: Some(Box::new(report)),
             ..GpuOrderDone::new(order, "")
         };
-        self.feed(Input::Node {
-            node,
-            report: NodeReport::GpuOrders { done: vec![done] },
-        })
-        .unwrap();
+        self.tell(node, NodeReport::GpuOrders { done: vec![done] });
     }
 
     /// Every check that is open ends with these results.
@@ -197,15 +99,10 @@ impl Pool {
             match order.what {
                 GpuAction::Check(_) => self.answer(node, &order, results(&order.uuid)),
                 // Nodes obey at once.
-                _ => self
-                    .feed(Input::Node {
-                        node,
-                        report: NodeReport::GpuOrders {
-                            done: vec![GpuOrderDone::new(&order, "")],
-                        },
-                    })
-                    .map(drop)
-                    .unwrap(),
+                _ => {
+                    let done = vec![GpuOrderDone::new(&order, "")];
+                    self.tell(node, NodeReport::GpuOrders { done });
+                }
             }
         }
     }
@@ -218,68 +115,10 @@ impl Pool {
         }
     }
 
-    fn submit(&mut self, gpus: &str) {
-        let mut spec = JobSpec {
-            name: "j".into(),
-            ..JobSpec::default()
-        };
-        spec.request.gpus = Some(GpuRequest::parse(gpus).unwrap());
-        spec.request.ntasks = 1;
-        spec.launch.work_dir = "/home/ann".into();
-        spec.launch.argv = vec!["true".into()];
-        let actor = Actor {
-            user: "ann".into(),
-            uid: 1000,
-            ..Actor::default()
-        };
-        self.feed(Input::Command {
-            actor,
-            command: Command::Submit {
-                spec: Box::new(spec),
-                client_key: None,
-            },
-        })
-        .unwrap();
-        let plan = gsched::plan(&snapshot(&self.state, self.now), WorkBudget::default());
-        self.feed(Input::Plan { plan }).unwrap();
-    }
-
-    fn end_run(&mut self, run: RunId) {
-        let members: Vec<NodeId> = self
-            .state
-            .run(run)
-            .unwrap()
-            .members
-            .iter()
-            .map(|member| member.node)
-            .collect();
-        for node in members {
-            let runs = vec![RunReport::new(
-                run,
-                RunPhase::Clean(RunEnd::default().into()),
-            )];
-            self.feed(Input::Node {
-                node,
-                report: NodeReport::Runs { runs },
-            })
-            .unwrap();
-        }
-    }
-
-    fn order(&mut self, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
-        let actor = Actor {
-            user: "root".into(),
-            operator: true,
-            ..Actor::default()
-        };
-        self.feed(Input::Command {
-            actor,
-            command: Command::GpuOrder {
-                node: NodeId(1),
-                uuid: uuid.into(),
-                what,
-            },
-        })
+    /// A job that starts at once where there is room.
+    fn start(&mut self, gpus: &str) {
+        self.submit(gpus);
+        self.pass();
     }
 
     /// UUIDs that checks took out, with why.
@@ -295,15 +134,6 @@ impl Pool {
         };
         self.events.iter().filter_map(out).collect()
     }
-
-    fn history(&self, uuid: &str) -> Vec<&'static str> {
-        self.events
-            .iter()
-            .filter_map(Event::of_gpu)
-            .filter(|line| line.uuid == uuid)
-            .map(|line| line.kind)
-            .collect()
-    }
 }
 
 const CHECK: GpuAction = GpuAction::Check(CheckProgram {
@@ -316,7 +146,7 @@ const CHECK: GpuAction = GpuAction::Check(CheckProgram {
 
 #[test]
 fn a_gpu_is_checked_when_it_was_idle_long_enough_and_not_again_before_its_time() {
-    let mut pool = Pool::new(1, 2, terms());
+    let mut pool = checked_pool(1, 2, terms());
     pool.wait(IDLE_AFTER - 1);
     assert!(pool.checks().is_empty());
     pool.wait(16);
@@ -341,8 +171,8 @@ fn a_gpu_is_checked_when_it_was_idle_long_enough_and_not_again_before_its_time()
 
 #[test]
 fn what_is_held_out_of_service_or_cut_is_not_checked_nor_where_a_partition_says_no() {
-    let mut pool = Pool::new(1, 5, terms());
-    pool.submit("1");
+    let mut pool = checked_pool(1, 5, terms());
+    pool.start("1");
     pool.nodes[0][1].fault = "Xid 48".into();
     pool.nodes[0][2].divided = true;
     pool.nodes[0][3].wants = "quarantine".into();
@@ -358,7 +188,7 @@ fn what_is_held_out_of_service_or_cut_is_not_checked_nor_where_a_partition_says_
     assert_eq!(pool.checks(), ["GPU-1-4"]);
     let mut config = (*pool.state.config).clone();
     config.partitions[0].diagnostics = false;
-    let mut off = Pool::new(1, 1, terms());
+    let mut off = checked_pool(1, 1, terms());
     off.feed(Input::Configure {
         config: Arc::new(config),
     })
@@ -369,11 +199,11 @@ fn what_is_held_out_of_service_or_cut_is_not_checked_nor_where_a_partition_says_
 
 #[test]
 fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
-    let mut pool = Pool::new(1, 1, terms());
+    let mut pool = checked_pool(1, 1, terms());
     pool.wait(IDLE_AFTER + 15);
     let (node, order) = pool.orders().remove(0);
     let before = desired(&pool.state, node).fence;
-    pool.submit("1");
+    pool.start("1");
     let told = desired(&pool.state, node);
     assert!(
         told.gpus.is_empty() && told.runs.len() == 1 && told.fence > before,
@@ -394,7 +224,7 @@ fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
 
 #[test]
 fn the_pool_checks_so_many_at_once_and_a_node_that_is_away_takes_no_room() {
-    let mut pool = Pool::new(
+    let mut pool = checked_pool(
         4,
         1,
         Diagnostics {
@@ -415,7 +245,7 @@ fn the_pool_checks_so_many_at_once_and_a_node_that_is_away_takes_no_room() {
 
 #[test]
 fn one_that_computes_otherwise_is_checked_again_soon_and_then_goes_out_with_its_evidence() {
-    let mut pool = Pool::new(1, 8, terms());
+    let mut pool = checked_pool(1, 8, terms());
     let wrong = |uuid: &str| report(vec![sum(if uuid == "GPU-1-5" { "9f3a" } else { "77ab" })]);
     pool.round(wrong);
     let out = pool.taken_out();
@@ -451,7 +281,7 @@ fn one_that_computes_otherwise_is_checked_again_soon_and_then_goes_out_with_its_
 
 #[test]
 fn the_first_to_be_checked_is_judged_when_the_others_are_known() {
-    let mut pool = Pool::new(1, 8, terms());
+    let mut pool = checked_pool(1, 8, terms());
     pool.round(|uuid| report(vec![sum(if uuid == "GPU-1-0" { "9f3a" } else { "77ab" })]));
     assert_eq!(
         pool.taken_out()
@@ -464,7 +294,7 @@ fn the_first_to_be_checked_is_judged_when_the_others_are_known() {
 
 #[test]
 fn once_is_chance_and_a_program_that_fails_everywhere_or_cannot_be_run_takes_nothing_out() {
-    let mut pool = Pool::new(1, 8, terms());
+    let mut pool = checked_pool(1, 8, terms());
     let once = std::cell::Cell::new(true);
     pool.round(|uuid| {
         let slow = uuid == "GPU-1-7" && once.replace(uuid != "GPU-1-7");
@@ -510,7 +340,7 @@ fn once_is_chance_and_a_program_that_fails_everywhere_or_cannot_be_run_takes_not
 
 #[test]
 fn a_driver_that_changes_all_sums_takes_nothing_out_and_a_witness_is_asked_before_a_gpu_goes() {
-    let mut pool = Pool::new(4, 8, terms());
+    let mut pool = checked_pool(4, 8, terms());
     pool.round(|_| report(vec![sum("old")]));
     // The first that is checked afterwards differs from thirty-one others, as often as it is asked.
     (0..2).for_each(|_| pool.round(|_| report(vec![sum("new")])));
@@ -528,7 +358,7 @@ fn a_driver_that_changes_all_sums_takes_nothing_out_and_a_witness_is_asked_befor
 
 #[test]
 fn the_breaker_holds_back_what_checks_find_and_further_checks() {
-    let mut pool = Pool::new(
+    let mut pool = checked_pool(
         2,
         8,
         Diagnostics {
@@ -586,10 +416,10 @@ fn the_breaker_holds_back_what_checks_find_and_further_checks() {
 
 #[test]
 fn operators_ask_for_a_check_and_hear_why_not() {
-    let mut pool = Pool::new(1, 3, terms());
+    let mut pool = checked_pool(1, 3, terms());
     let text = |refused: Result<Reply, Refusal>| refused.unwrap_err().text;
-    pool.submit("1");
-    assert!(text(pool.order("GPU-1-0", CHECK)).contains("a job holds GPU GPU-1-0 of n01"));
+    pool.start("1");
+    assert!(text(pool.order("GPU-1-0", CHECK)).contains("a job holds GPU GPU-1-0 of n1"));
     pool.nodes[0][1].divided = true;
     pool.nodes[0][2].fault = "Xid 48".into();
     pool.tell_gpus(1);
