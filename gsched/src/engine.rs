@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 use crate::mig::held_back::HeldGpu;
 use crate::place::counted::GpuReservation;
 use crate::place::score::Scores;
-use crate::place::search::SearchMemo;
+use crate::place::search_memo::SearchMemo;
 use crate::snapshot::Snapshot;
 use gmodel::JobId;
 use gmodel::config::ClusterConfig;
@@ -44,7 +44,7 @@ pub(crate) struct Memory {
     pub network: Network,
     pub job_classes: JobClasses,
     pub scores: Scores,
-    pub looked: SearchMemo,
+    pub search_memo: SearchMemo,
     pub standings: Standings,
     /// Plans name starts only: no reasons.
     pub silent: bool,

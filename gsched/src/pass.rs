@@ -336,7 +336,7 @@ impl<'a> Pass<'a> {
             windows: &memory.windows,
             network: &memory.network,
             scores: &mut memory.scores,
-            looked: &mut memory.looked,
+            memo: &mut memory.search_memo,
             snapshot: self.snapshot,
             probes_left: &mut self.work.probes_left,
         };

@@ -7,6 +7,7 @@ use crate::backfill::reserve::plan_start;
 use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::gpu_reservation::place_of_counted;
+use crate::place::start_search::StartRange;
 use crate::snapshot::PendingJob;
 use gmodel::Timestamp;
 
@@ -128,9 +129,14 @@ fn may_begin_before(pass: &mut Pass, want: DeferredStart, end: Timestamp) -> boo
     let secs = job.held_secs();
     (0..alternatives).any(|alternative| {
         let from = not_before(pass, job, want.job_class, alternative, secs);
+        let range = StartRange {
+            from,
+            until: end,
+            secs,
+        };
         let may = from < end
             && pass.search(job, want.job_class, |search, ask| {
-                search.may_begin(ask, alternative, (from, secs), end)
+                search.may_begin(ask, alternative, range)
             });
         if !may && from < end {
             remember_not_before(pass, job, want.job_class, alternative, secs, end);

@@ -1,8 +1,9 @@
-//! The earliest start of a job beside all that is reserved.
+//! The earliest start of a job beside all planned starts.
 
 use crate::backfill::planned::EarliestStart;
 use crate::cluster::network::any_switches_from;
 use crate::cluster::nodes::end_after;
+use crate::cluster::picked::PickedNodes;
 use crate::job::job_class::{JobClass, JobClassId};
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
@@ -11,12 +12,16 @@ use crate::place::gpu_reservation::{
 };
 use crate::place::nominated_nodes::{earliest_within, nominated_bounds};
 use crate::place::search::{Ask, Search};
+use crate::place::start_search::StartRange;
 use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gpolicy::pending_job::UNLIMITED_SECS;
-use gpolicy::window::Window;
 
-/// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
+/// Rounds of nodes, licences and GPUs of a reservation that together decide one start.
+const MOST_ROUNDS: usize = 16;
+
+/// The earliest start of a job beside all planned starts before it.
 pub(crate) fn earliest_start(
     pass: &mut Pass,
     job: &PendingJob,
@@ -33,68 +38,10 @@ fn earliest_beside(
     job: &PendingJob,
     job_class: JobClassId,
 ) -> Option<EarliestStart> {
-    let secs = job.held_secs();
-    let horizon = pass.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
-    // A time that only this job must wait for says nothing about others.
-    let mut for_all = true;
-    let mut from = pass.now;
-    let alternatives = pass.job_class(job_class).alternatives.len();
     let bounds = nominated_bounds(pass, job);
-    for _ in 0..16 {
-        let mut best: Option<EarliestStart> = None;
-        for alternative in 0..alternatives {
-            let until = best.as_ref().map_or(horizon, |best| best.at);
-            let from = from.max(not_before(pass, job, job_class, alternative, secs));
-            if from >= until {
-                continue;
-            }
-            let look = |search: &mut Search, ask: &Ask, from: Timestamp| {
-                let few = search.earliest(ask, alternative, (from, secs), until);
-                let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some())
-                else {
-                    return few;
-                };
-                let until = few.as_ref().map_or(until, |(at, _)| *at);
-                let (on_any, from) = (
-                    Ask {
-                        most_leaves: None,
-                        ..*ask
-                    },
-                    from.max(over),
-                );
-                let any = if from < until {
-                    search.earliest(&on_any, alternative, (from, secs), until)
-                } else {
-                    None
-                };
-                any.or(few)
-            };
-            let found = match &bounds {
-                Some(bounds) => earliest_within(pass, job, job_class, bounds, |search, ask| {
-                    look(search, ask, from)
-                }),
-                None if may_reach_counted(pass, job, job_class) => earliest_clear(
-                    pass,
-                    job,
-                    job_class,
-                    alternative,
-                    Window { from, to: until },
-                    look,
-                ),
-                None => pass.search(job, job_class, |search, ask| look(search, ask, from)),
-            };
-            if let Some((at, picked)) = found {
-                if for_all && bounds.is_none() {
-                    remember_not_before(pass, job, job_class, alternative, secs, at);
-                }
-                best = Some(EarliestStart {
-                    at,
-                    alternative,
-                    picked,
-                });
-            }
-        }
-        let best = best?;
+    let mut from = pass.now;
+    for _ in 0..MOST_ROUNDS {
+        let best = earliest_by_nodes(pass, job, job_class, bounds.as_deref(), from)?;
         let at = best.at;
         let end = |at: Timestamp| end_after(at, Some(secs_from(pass, job, job_class, at)));
         let mut free = reserved_first(pass, job_class, best.alternative, at, end)?;
@@ -104,13 +51,83 @@ fn earliest_beside(
         if free == at {
             return Some(best);
         }
-        for_all = false;
         from = free;
     }
     None
 }
 
-/// What jobs of the job class before it found out: within a pass room only shrinks.
+/// The earliest start of any alternative at a time or later, as far as nodes decide.
+fn earliest_by_nodes(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    bounds: Option<&[FixedBitSet]>,
+    earliest: Timestamp,
+) -> Option<EarliestStart> {
+    let secs = job.held_secs();
+    let horizon = pass.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
+    let mut best: Option<EarliestStart> = None;
+    for alternative in 0..pass.job_class(job_class).alternatives.len() {
+        let until = best.as_ref().map_or(horizon, |best| best.at);
+        let from = earliest.max(not_before(pass, job, job_class, alternative, secs));
+        if from >= until {
+            continue;
+        }
+        let range = StartRange { from, until, secs };
+        let look = |search: &mut Search, ask: &Ask, range: StartRange| {
+            earliest_by_switches(search, ask, job, alternative, range)
+        };
+        let found = match bounds {
+            Some(bounds) => earliest_within(pass, job, job_class, bounds, |search, ask| {
+                look(search, ask, range)
+            }),
+            None if may_reach_counted(pass, job, job_class) => {
+                earliest_clear(pass, job, job_class, alternative, range, look)
+            }
+            None => pass.search(job, job_class, |search, ask| look(search, ask, range)),
+        };
+        let Some((at, picked)) = found else { continue };
+        // A later `earliest`, as bounds, is for this job only and says nothing about others of its class.
+        if earliest == pass.now && bounds.is_none() {
+            remember_not_before(pass, job, job_class, alternative, secs, at);
+        }
+        best = Some(EarliestStart {
+            at,
+            alternative,
+            picked,
+        });
+    }
+    best
+}
+
+/// The earliest start below as few leaf switches as the job asks for, or below any after the longest wait for these.
+fn earliest_by_switches(
+    search: &mut Search,
+    ask: &Ask,
+    job: &PendingJob,
+    alternative: usize,
+    range: StartRange,
+) -> Option<(Timestamp, PickedNodes)> {
+    let few = search.earliest(ask, alternative, range);
+    let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some()) else {
+        return few;
+    };
+    let range = StartRange {
+        from: range.from.max(over),
+        until: few.as_ref().map_or(range.until, |(at, _)| *at),
+        ..range
+    };
+    if range.from >= range.until {
+        return few;
+    }
+    let on_any = Ask {
+        most_leaves: None,
+        ..*ask
+    };
+    search.earliest(&on_any, alternative, range).or(few)
+}
+
+/// Before which time the job class has no room: within a pass room only shrinks.
 pub(crate) fn not_before(
     pass: &Pass,
     job: &PendingJob,
@@ -119,7 +136,7 @@ pub(crate) fn not_before(
     secs: u32,
 ) -> Timestamp {
     let of = pass.job_class(job_class);
-    if !plain(job, of) {
+    if !is_plain(job, of) {
         return pass.now;
     }
     if let Some(window) = job.particulars.window_secs {
@@ -140,7 +157,7 @@ pub(crate) fn remember_not_before(
     at: Timestamp,
 ) {
     let job_classes = &mut pass.memory.job_classes.list;
-    if !plain(job, &job_classes[job_class as usize]) {
+    if !is_plain(job, &job_classes[job_class as usize]) {
         return;
     }
     if let Some(window) = job.particulars.window_secs {
@@ -156,8 +173,8 @@ pub(crate) fn remember_not_before(
         .note_not_before(alternative, secs, at);
 }
 
-/// Nothing about the job but its job class and limit decides when it can start.
-fn plain(job: &PendingJob, job_class: &JobClass) -> bool {
+/// Whether the job class and the limit alone decide when a job can start.
+fn is_plain(job: &PendingJob, job_class: &JobClass) -> bool {
     job_class.claim.own().is_none()
         && job.spec.licences.is_empty()
         && job.spec.request.switches.is_none()

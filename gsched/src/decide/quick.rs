@@ -211,7 +211,7 @@ fn is_served(pass: &Pass, job_class: JobClassId, nodes: &BTreeSet<usize>) -> boo
     let serves = |at: &usize| {
         let track = &pass.world.cluster.nodes[*at];
         let fits = |alternative: usize| {
-            let need = of.need(alternative, of.alternatives[alternative].last(), track.make);
+            let need = of.alternatives[alternative].smallest().need(track.make);
             need.is_some_and(|need| {
                 pass.world
                     .cluster

@@ -185,7 +185,7 @@ fn start_shorter(
     reserve_wanted(pass);
     for alternative in alternatives.iter().copied() {
         let longest = pass.search(job, job_class, |search, ask| {
-            search.longest(ask, alternative, search.snapshot.now, (least, secs))
+            search.longest(ask, alternative, search.snapshot.now, least, secs)
         });
         let Some((secs, picked)) = longest else {
             continue;

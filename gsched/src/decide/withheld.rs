@@ -44,7 +44,7 @@ fn kept_for_window(pass: &Pass, job_class: JobClassId) -> Option<KeptFor> {
     let (job_class, windows) = (pass.job_class(job_class), &pass.memory.windows);
     windows.list.first()?;
     let end = end_after(pass.now, job_class.pass.refused_secs);
-    let least = job_class.least_gpus(0, job_class.alternatives.first()?.last());
+    let least = job_class.alternatives.first()?.smallest().least_gpus();
     let mut free = pass
         .world
         .cluster
@@ -93,7 +93,7 @@ fn kept_by_number(pass: &Pass, job_class: JobClassId) -> Option<KeptFor> {
 fn kept_for_jobs(pass: &Pass, job_class: JobClassId, from: usize) -> Option<KeptFor> {
     let (job_class, cluster) = (pass.job_class(job_class), &pass.world.cluster);
     let end = end_after(pass.now, job_class.pass.refused_secs);
-    let least = job_class.least_gpus(0, job_class.alternatives.first()?.last());
+    let least = job_class.alternatives.first()?.smallest().least_gpus();
     let mut others = pass.backfill.reserved[from..]
         .iter()
         .filter(|reserved| reserved.at < end)

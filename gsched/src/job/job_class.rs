@@ -3,7 +3,7 @@
 //! A job class is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
 //! Time limits are not part of it: of two, the shorter is refused last.
 
-use crate::cluster::node_class::NodeClass;
+use crate::cluster::node_class::{NodeClass, NodeClassId};
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Need;
 use crate::job::reason::KeptFor;
@@ -218,7 +218,7 @@ impl JobClass {
     /// The need of a part of a way on a node.
     #[inline]
     pub fn need(&self, alternative: usize, part: usize, make: u32) -> Option<&Need> {
-        self.alternatives[alternative].parts[part].needs[make as usize].as_ref()
+        self.alternatives[alternative].parts[part].need(make)
     }
 
     /// What its parts need of a node of a make.
@@ -226,7 +226,7 @@ impl JobClass {
         self.alternatives
             .iter()
             .flat_map(|alternative| &alternative.parts)
-            .filter_map(move |part| part.needs[make as usize].as_ref())
+            .filter_map(move |part| part.need(make))
     }
 
     /// Nodes in its way: those it names, where it takes no others.
@@ -245,24 +245,24 @@ impl JobClass {
         );
         Cow::Owned(named)
     }
+}
 
-    /// CPUs that a node must have free now to be worth looking at.
-    pub fn least_cpus(&self, alternative: usize, part: usize) -> u32 {
-        self.alternatives[alternative].parts[part]
-            .needs
-            .iter()
-            .flatten()
-            .map(|need| need.cpus)
-            .min()
-            .unwrap_or(0)
+impl NodeGroup {
+    /// What a node of a class must give; `None` where it never can.
+    #[inline]
+    pub fn need(&self, make: NodeClassId) -> Option<&Need> {
+        self.needs[make as usize].as_ref()
     }
 
-    /// Whole GPUs that a node must have free now to be worth looking at.
-    pub fn least_gpus(&self, alternative: usize, part: usize) -> usize {
-        let needs = self.alternatives[alternative].parts[part]
-            .needs
-            .iter()
-            .flatten();
+    /// CPUs that a node must have free to serve it.
+    pub fn least_cpus(&self) -> u32 {
+        let needs = self.needs.iter().flatten();
+        needs.map(|need| need.cpus).min().unwrap_or(0)
+    }
+
+    /// Whole GPUs that a node must have free to serve it.
+    pub fn least_gpus(&self) -> usize {
+        let needs = self.needs.iter().flatten();
         needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
     }
 }
@@ -302,8 +302,8 @@ impl JobAlternative {
     }
 
     /// The part that asks for the least.
-    pub fn last(&self) -> usize {
-        self.parts.len() - 1
+    pub fn smallest(&self) -> &NodeGroup {
+        &self.parts[self.parts.len() - 1]
     }
 }
 

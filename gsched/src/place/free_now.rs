@@ -22,11 +22,9 @@ pub(crate) fn is_full(memory: &mut Memory, cluster: &Cluster, job_class: JobClas
 
 /// Whether enough nodes have room for a job class at this moment, for however short a time.
 pub(crate) fn is_free_now(memory: &mut Memory, cluster: &Cluster, job_class: JobClassId) -> bool {
-    let (of, looked) = (
-        &memory.job_classes.list[job_class as usize],
-        &mut memory.looked,
-    );
-    (0..of.alternatives.len()).any(|alternative| looked.is_free(of, alternative, cluster).is_ok())
+    let of = &memory.job_classes.list[job_class as usize];
+    let memo = &mut memory.search_memo;
+    (0..of.alternatives.len()).any(|alternative| memo.is_free(of, alternative, cluster).is_ok())
 }
 
 /// Whether a node has room for a part of a job class at a moment.
@@ -52,7 +50,7 @@ pub(crate) fn is_full_at_first(engine: &mut Engine, job_class: JobClassId) -> bo
     } = engine;
     let Memory {
         job_classes,
-        looked,
+        search_memo: memo,
         ..
     } = memory;
     let of = &mut job_classes.list[job_class as usize];
@@ -65,7 +63,7 @@ pub(crate) fn is_full_at_first(engine: &mut Engine, job_class: JobClassId) -> bo
     let known = of.few.take().filter(|(of, _)| of + 1 >= cluster.synced);
     let more = known.map(|(_, have)| {
         let freed = |(alternative, have): (usize, usize)| {
-            have + looked.serving(of, alternative, &cluster.freed, cluster)
+            have + memo.count_free(of, alternative, &cluster.freed, cluster)
         };
         have.into_iter()
             .enumerate()
@@ -80,7 +78,7 @@ pub(crate) fn is_full_at_first(engine: &mut Engine, job_class: JobClassId) -> bo
     let few = match still_few {
         Some(few) => Some(few),
         None => (0..of.alternatives.len())
-            .map(|alternative| looked.is_free(of, alternative, cluster).err())
+            .map(|alternative| memo.is_free(of, alternative, cluster).err())
             .collect(),
     };
     let full = few.is_some();

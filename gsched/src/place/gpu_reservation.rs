@@ -6,13 +6,14 @@ use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::{Cluster, end_after};
 use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
-use crate::job::job_class::JobClassId;
+use crate::job::job_class::{JobClassId, NodeGroup};
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{Pass, WaitCause};
 use crate::place::counted::{
     GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,
 };
 use crate::place::search::{Ask, Search};
+use crate::place::start_search::StartRange;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::policy::{ALL_GPUS, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
@@ -416,41 +417,37 @@ fn set_apart_beside<'p>(
         .flat_map(|counted| &counted.holds)
 }
 
-/// The earliest start before a time, as `look` finds it from a time on, at which those GPUs leave it enough for its whole limit.
+/// The earliest start in a range at which the GPUs of other reservations leave the job enough for its whole limit.
+/// `look` finds one beside them.
 pub(crate) fn earliest_clear(
     pass: &mut Pass,
     job: &PendingJob,
     job_class: JobClassId,
     alternative: usize,
-    Window { from, to: until }: Window,
-    look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, PickedNodes)>,
+    range: StartRange,
+    look: impl Fn(&mut Search, &Ask, StartRange) -> Option<(Timestamp, PickedNodes)>,
 ) -> Option<(Timestamp, PickedNodes)> {
-    let mut from = from;
+    let mut range = range;
     let mut only = pass.job_class(job_class).candidates.up.clone();
     // When the first of the nodes that are left out may be taken again.
     let mut again: Option<Timestamp> = None;
     for _ in 0..MOST_LOOKS {
         let found = pass.search(job, job_class, |search, ask| {
-            look(
-                search,
-                &Ask {
-                    only: Some(&only),
-                    ..*ask
-                },
-                from,
-            )
+            let only = Some(&only);
+            look(search, &Ask { only, ..*ask }, range)
         });
         let found = found.filter(|(at, _)| again.is_none_or(|again| *at <= again));
         let Some((at, picked)) = found else {
-            from = again.take().filter(|again| *again < until)?;
+            range.from = again.take().filter(|again| *again < range.until)?;
             only.clone_from(&pass.job_class(job_class).candidates.up);
             continue;
         };
         let reached: Vec<(usize, Timestamp)> = each(&picked)
             .filter_map(|(node, part)| {
+                let group = &pass.job_class(job_class).alternatives[alternative].parts[part];
                 Some((
                     node,
-                    reaches_counted(pass, job, job_class, (alternative, part), node, at)?,
+                    reaches_counted(pass, job, job_class, group, node, at)?,
                 ))
             })
             .collect();
@@ -470,12 +467,12 @@ fn reaches_counted(
     pass: &Pass,
     job: &PendingJob,
     job_class: JobClassId,
-    (alternative, part): (usize, usize),
+    group: &NodeGroup,
     node: usize,
     at: Timestamp,
 ) -> Option<Timestamp> {
     let make = pass.world.cluster.nodes[node].make;
-    let need = pass.job_class(job_class).need(alternative, part, make)?;
+    let need = group.need(make)?;
     let (believed, end) = (
         at.plus_secs(i64::from(job.held_secs())),
         at.plus_secs(i64::from(job.window_secs())),

@@ -36,7 +36,7 @@ pub(crate) fn consolidate_for(
     {
         return None;
     }
-    let wanted = pass.job_class(job_class).least_gpus(0, 0);
+    let wanted = pass.job_class(job_class).alternatives[0].parts[0].least_gpus();
     let mut nodes: Vec<(usize, usize)> = Vec::new();
     for at in pass.job_class(job_class).candidates.up.ones() {
         let free = pass.world.cluster.room(at).free_gpus();
