@@ -4,7 +4,7 @@ use crate::backfill::planned::EarliestStart;
 use crate::cluster::network::any_switches_from;
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::PickedNodes;
-use crate::job::job_class::{JobClass, JobClassId};
+use crate::job::job_class::{JobClass, JobClassId, WindowFinding};
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
 use crate::place::gpu_reservation::{
@@ -139,13 +139,11 @@ pub(crate) fn not_before(
     if !is_plain(job, of) {
         return pass.now;
     }
-    if let Some(window) = job.particulars.window_secs {
-        return of
-            .pass
-            .not_before_window(alternative, (secs, window))
-            .unwrap_or(pass.now);
-    }
-    of.pass.not_before(alternative, secs).unwrap_or(pass.now)
+    let known = match job.particulars.window_secs {
+        Some(window_secs) => of.pass.not_before_window(alternative, secs, window_secs),
+        None => of.pass.not_before(alternative, secs),
+    };
+    known.unwrap_or(pass.now)
 }
 
 pub(crate) fn remember_not_before(
@@ -160,12 +158,14 @@ pub(crate) fn remember_not_before(
     if !is_plain(job, &job_classes[job_class as usize]) {
         return;
     }
-    if let Some(window) = job.particulars.window_secs {
-        return job_classes[job_class as usize].pass.note_not_before_window(
+    if let Some(window_secs) = job.particulars.window_secs {
+        let findings = &mut job_classes[job_class as usize].pass;
+        return findings.note_not_before_window(WindowFinding {
             alternative,
-            (secs, window),
+            secs,
+            window_secs,
             at,
-        );
+        });
     }
     pass.memory
         .job_classes

@@ -12,7 +12,7 @@ use crate::ledger::Take;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass, WaitCause};
 use crate::place::allowed::{
-    allowed_alternatives, check_limits_on, licences_now, secs_now, take_of,
+    NodeOffer, allowed_alternatives, check_limits_on, licences_now, secs_now, take_of,
 };
 use crate::place::find::find_nodes;
 use crate::place::free_now::is_full;
@@ -191,9 +191,17 @@ fn start_shorter(
             continue;
         };
         let take = take_of(pass, job_class, alternative, &picked, secs);
-        if let Ok(class) =
-            check_limits_on(pass, job, job_class, (&take, alternative, secs), &picked)
-        {
+        if let Ok(class) = check_limits_on(
+            pass,
+            job,
+            job_class,
+            &NodeOffer {
+                alternative,
+                secs,
+                picked: &picked,
+                take: &take,
+            },
+        ) {
             commit_start(
                 pass,
                 job,
@@ -268,11 +276,12 @@ fn commit_start(
     let mut made: BTreeMap<(NodeStateId, usize, Vec<u16>), (NodeStateId, NodeShare)> =
         BTreeMap::new();
     let mut on_rails = rails::aligned(
-        memory,
+        &memory.network,
         cluster,
         pass.snapshot,
-        (picked, job_class, alternative),
-        (now, end),
+        picked,
+        &of.alternatives[alternative],
+        Window { from: now, to: end },
     );
     for (at, part) in each(picked) {
         let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);

@@ -58,14 +58,23 @@ pub struct ClassFindings {
     pub refused_min_secs: Option<u32>,
     /// For each way: with so long a limit there is no room before. The longer the later.
     pub not_before: Vec<Vec<(u32, Timestamp)>>,
-    /// The same of those that reservations must let run for longer: way, seconds of both kinds, and when.
-    pub not_before_window: Vec<(usize, (u32, u32), Timestamp)>,
+    /// The same of jobs that reservations must let run for longer.
+    pub not_before_window: Vec<WindowFinding>,
     /// What holds nodes on which it would have room; `None`: not looked into.
     pub kept: Option<Option<KeptFor>>,
     /// Whether too few nodes have room for it at this moment, for whatever time.
     pub full: Option<bool>,
     /// Anything was found out.
     pub(super) is_looked_at: bool,
+}
+
+/// An alternative has no room before `at` for so many seconds, in which no other reservation begins for `window_secs`.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowFinding {
+    pub alternative: usize,
+    pub secs: u32,
+    pub window_secs: u32,
+    pub at: Timestamp,
 }
 
 impl ClassFindings {
@@ -76,42 +85,34 @@ impl ClassFindings {
         known[..shorter].last().map(|(_, at)| *at)
     }
 
-    /// Before which time a way has no room for so many seconds, with reservations that let it run for so many.
+    /// The same for a job that reservations must let run for `window_secs`.
     pub fn not_before_window(
         &self,
         alternative: usize,
-        (secs, window): (u32, u32),
+        secs: u32,
+        window_secs: u32,
     ) -> Option<Timestamp> {
-        let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| {
-            one.0 == alternative && one.1.0 <= secs && one.1.1 <= window
+        let is_no_less = |one: &&WindowFinding| {
+            one.alternative == alternative && one.secs <= secs && one.window_secs <= window_secs
         };
-        self.not_before_window
-            .iter()
-            .filter(is_no_less)
-            .map(|(.., at)| *at)
-            .max()
+        let known = self.not_before_window.iter().filter(is_no_less);
+        known.map(|one| one.at).max()
     }
 
-    pub fn note_not_before_window(
-        &mut self,
-        alternative: usize,
-        (secs, window): (u32, u32),
-        at: Timestamp,
-    ) {
-        if self
-            .not_before_window(alternative, (secs, window))
-            .is_some_and(|known| at <= known)
-        {
+    pub fn note_not_before_window(&mut self, found: WindowFinding) {
+        let known = self.not_before_window(found.alternative, found.secs, found.window_secs);
+        if known.is_some_and(|known| found.at <= known) {
             return;
         }
-        // What it says more than, it stands for.
-        self.not_before_window
-            .retain(|(of, (longer, later), known)| {
-                *of != alternative || *longer < secs || *later < window || *known > at
-            });
+        // Findings that it implies are no longer needed.
+        self.not_before_window.retain(|one| {
+            one.alternative != found.alternative
+                || one.secs < found.secs
+                || one.window_secs < found.window_secs
+                || one.at > found.at
+        });
         if self.not_before_window.len() < MOST_WINDOWED {
-            self.not_before_window
-                .push((alternative, (secs, window), at));
+            self.not_before_window.push(found);
         }
     }
 

@@ -3,13 +3,17 @@
 use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::job::job_class::{Candidates, ClassFindings, JobAlternative, JobClass, JobClassId};
+use crate::job::never_fits::never;
+use crate::job::reason::behind_others;
 use crate::snapshot::{BarredNode, PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuKind};
+use gmodel::hostlist::Hostlist;
 use gmodel::policy::Placement;
 use gmodel::{JobSpec, NodeId, Reason, ReasonCode};
 use gpolicy::feasibility::demand::Demand;
+use gpolicy::feasibility::share_request;
 use gpolicy::reserved_nodes::{Claim, Windows};
 use gpolicy::window;
 use std::cmp::Ordering;
@@ -20,22 +24,23 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct JobClasses {
     pub list: Vec<JobClass>,
-    /// Those about which the pass under way found out anything.
+    /// Classes about which the pass under way found out anything.
     looked_at: Vec<JobClassId>,
     by_key: BTreeMap<ClassKey, JobClassId>,
     /// By the address of the request, which is kept so that no other gets that address.
     by_spec: BTreeMap<usize, (Arc<JobSpec>, JobClassId)>,
     last: Option<(Arc<JobSpec>, JobClassId)>,
     candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
-    /// Grows when all was forgotten: numbers of before mean nothing then.
+    /// Grows when all is forgotten: earlier numbers mean nothing then.
     era: u64,
 }
 
-/// Up to so many nodes are taken out of what is known of all.
-pub(crate) const FEW_OTHERS: usize = 64;
+/// Nodes that are no candidates at most, where a search may look at node states in place of nodes.
+const FEW_OTHERS: usize = 64;
 
+/// What the jobs of a class have in common.
 #[derive(Debug)]
-pub(crate) struct ClassKey {
+struct ClassKey {
     partition: usize,
     spec: Arc<JobSpec>,
     claim: Claim,
@@ -51,7 +56,7 @@ impl ClassKey {
             &spec.licences,
             &spec.reservation,
             self.claim,
-            gpolicy::feasibility::share_request::tenant(spec),
+            share_request::tenant(spec),
             &self.barred,
         )
     }
@@ -77,13 +82,34 @@ impl Ord for ClassKey {
     }
 }
 
-pub(crate) type CandidateKey = (
-    usize,
-    Option<String>,
-    Option<gmodel::hostlist::Hostlist>,
-    Option<usize>,
-    Vec<NodeId>,
-);
+/// The conditions of a request on nodes.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CandidateKey {
+    partition: usize,
+    constraint: Option<String>,
+    exclude: Option<Hostlist>,
+    own_reservation: Option<usize>,
+    barred: Vec<NodeId>,
+}
+
+/// What job classes are made from.
+#[derive(Clone, Copy)]
+struct ClassContext<'a> {
+    snapshot: &'a Snapshot,
+    cluster: &'a Cluster,
+    windows: &'a Windows,
+}
+
+impl ClassContext<'_> {
+    fn key(&self, job: &PendingJob, partition: usize) -> ClassKey {
+        ClassKey {
+            partition,
+            spec: job.spec.clone(),
+            claim: self.windows.claim(&job.spec, &self.snapshot.policy),
+            barred: job.particulars.barred.clone(),
+        }
+    }
+}
 
 impl JobClasses {
     /// Forgets everything: nodes, configuration or policy are others.
@@ -107,7 +133,7 @@ impl JobClasses {
         }
     }
 
-    /// To note what the pass under way finds out.
+    /// The findings of the pass under way, to add to.
     pub(crate) fn of_pass(&mut self, job_class: JobClassId) -> &mut ClassFindings {
         let pass = &mut self.list[job_class as usize].pass;
         if !std::mem::replace(&mut pass.is_looked_at, true) {
@@ -116,6 +142,7 @@ impl JobClasses {
         pass
     }
 
+    /// The job class of a job in a partition.
     pub fn of(
         &mut self,
         job: &PendingJob,
@@ -124,13 +151,13 @@ impl JobClasses {
         cluster: &Cluster,
         windows: &Windows,
     ) -> JobClassId {
+        let context = ClassContext {
+            snapshot,
+            cluster,
+            windows,
+        };
         if !job.particulars.barred.is_empty() {
-            return self.intern(
-                &job.spec,
-                partition,
-                &job.particulars.barred,
-                (snapshot, cluster, windows),
-            );
+            return self.intern(context.key(job, partition), context);
         }
         if let Some((spec, job_class)) = &self.last
             && Arc::ptr_eq(spec, &job.spec)
@@ -141,8 +168,7 @@ impl JobClasses {
         let job_class = match self.by_spec.get(&address) {
             Some((_, job_class)) => *job_class,
             None => {
-                let job_class =
-                    self.intern(&job.spec, partition, &[], (snapshot, cluster, windows));
+                let job_class = self.intern(context.key(job, partition), context);
                 self.by_spec.insert(address, (job.spec.clone(), job_class));
                 job_class
             }
@@ -151,118 +177,100 @@ impl JobClasses {
         job_class
     }
 
-    fn intern(
-        &mut self,
-        spec: &Arc<JobSpec>,
-        partition: usize,
-        barred: &[BarredNode],
-        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
-    ) -> JobClassId {
-        let key = ClassKey {
-            partition,
-            spec: spec.clone(),
-            claim: windows.claim(spec, &snapshot.policy),
-            barred: barred.to_vec(),
-        };
+    fn intern(&mut self, key: ClassKey, context: ClassContext) -> JobClassId {
         if let Some(job_class) = self.by_key.get(&key) {
             return *job_class;
         }
-        let job_class = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
+        let job_class = self.new_class(&key, context);
         self.list.push(job_class);
         let id = self.list.len() as JobClassId - 1;
         self.by_key.insert(key, id);
         id
     }
 
-    /// Everything about a request that no queue changes.
-    pub fn work_out(
-        &mut self,
-        spec: &Arc<JobSpec>,
-        partition: usize,
-        barred: &[BarredNode],
-        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
-    ) -> JobClass {
-        let request = &spec.request;
-        let claim = windows.claim(spec, &snapshot.policy);
-        let policy = &snapshot.config.partitions[partition];
+    fn new_class(&mut self, key: &ClassKey, context: ClassContext) -> JobClass {
+        let ClassContext {
+            snapshot, windows, ..
+        } = context;
+        let spec = &key.spec;
+        let policy = &snapshot.config.partitions[key.partition];
         let placement = policy
             .placement
             .unwrap_or(snapshot.config.scheduler.placement);
-        let not_now: Vec<NodeId> = barred.iter().map(|one| one.node).collect();
-        let key = (
-            partition,
-            request.constraint.clone(),
-            request.exclude.clone(),
-            claim.own(),
-            not_now,
-        );
-        let found = self.candidates.entry(key).or_insert_with(|| {
-            candidates(
-                spec,
-                (partition, barred),
-                (snapshot, cluster),
-                claim.own().map(|own| &windows.list[own]),
-            )
-        });
-        let (candidates, mut never) = match found.clone() {
-            Ok(candidates) => (candidates, None),
-            Err(reason) => (
-                Arc::new(Candidates::none(snapshot.nodes.len())),
-                Some(reason),
-            ),
-        };
-        if window::asked(spec).is_some() && claim.own().is_none() {
-            let text = format!(
-                "there is no reservation {:?}",
-                spec.reservation.as_deref().unwrap_or("")
-            );
-            never = Some(Reason::new(ReasonCode::ReservationDeleted, text));
-        }
+        let candidates = self.candidates_of(key, context);
+        let refused = candidates.as_ref().err().cloned();
+        let candidates =
+            candidates.unwrap_or_else(|_| Arc::new(Candidates::none(snapshot.nodes.len())));
         let fill = |gpus: &GpuAlternative| {
             (placement == Placement::BestFit)
-                .then(|| most_gpus(gpus, &candidates, cluster))
+                .then(|| most_gpus(gpus, &candidates, context.cluster))
                 .flatten()
         };
-        let demands = Demand::dealt(request, policy, fill);
-        never = never.or_else(|| gpolicy::feasibility::share_request::refused(spec, policy));
+        let demands = Demand::dealt(&spec.request, policy, fill);
         let named = named(spec, snapshot, &candidates);
-        // Where no node beside those that are named is needed, none is spoken of.
-        let asked = request.nodelist.as_ref().map_or(0, |list| list.len());
-        let closed = asked > 0
+        // A job that takes no other nodes than those it names is told of no others.
+        let asked = spec.request.nodelist.as_ref().map_or(0, |list| list.len());
+        let is_closed = asked > 0
             && named.len() == asked
             && demands.iter().all(|demand| demand.nodes.len() <= asked);
-        let candidates = if closed {
-            Arc::new(candidates.only(&named, cluster))
-        } else {
-            candidates
+        let candidates = match is_closed {
+            true => Arc::new(candidates.only(&named, context.cluster)),
+            false => candidates,
         };
         let job_class = JobClass {
-            partition,
+            partition: key.partition,
             spec: spec.clone(),
-            claim,
-            barred: barred.to_vec(),
-            behind: crate::job::reason::behind_others(&needs(request, &demands)),
+            claim: key.claim,
+            barred: key.barred.clone(),
+            behind: behind_others(&needs(&spec.request, &demands)),
             alternatives: demands
                 .iter()
-                .map(|demand| JobAlternative::new(demand, spec, &candidates, cluster))
+                .map(|demand| JobAlternative::new(demand, spec, &candidates, context.cluster))
                 .collect(),
             named,
             // A job that a reservation draws leaves unreserved nodes to others.
-            preferred: preferred(spec, snapshot).or_else(|| windows.drawing(claim)),
+            preferred: preferred(spec, snapshot).or_else(|| windows.drawing(key.claim)),
             placement,
             never: None,
             few: None,
             pass: ClassFindings::default(),
             candidates,
         };
-        let never = never
-            .or_else(|| crate::job::never_fits::never(&job_class, &demands, snapshot, cluster));
+        let never = no_reservation(key)
+            .or(refused)
+            .or_else(|| share_request::refused(spec, policy))
+            .or_else(|| never(&job_class, &demands, snapshot, context.cluster));
         JobClass { never, ..job_class }
+    }
+
+    /// The candidates of a class; classes with the same conditions on nodes share them.
+    fn candidates_of(
+        &mut self,
+        key: &ClassKey,
+        context: ClassContext,
+    ) -> Result<Arc<Candidates>, Reason> {
+        let request = &key.spec.request;
+        let conditions = CandidateKey {
+            partition: key.partition,
+            constraint: request.constraint.clone(),
+            exclude: request.exclude.clone(),
+            own_reservation: key.claim.own(),
+            barred: key.barred.iter().map(|one| one.node).collect(),
+        };
+        let found = self.candidates.entry(conditions);
+        found.or_insert_with(|| candidates(key, context)).clone()
     }
 }
 
-/// In words.
-pub(crate) fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
+/// Why a job that names a reservation never runs, where there is none of the name.
+fn no_reservation(key: &ClassKey) -> Option<Reason> {
+    let name = window::asked(&key.spec).filter(|_| key.claim.own().is_none())?;
+    let text = format!("there is no reservation {name:?}");
+    Some(Reason::new(ReasonCode::ReservationDeleted, text))
+}
+
+/// What a request needs, in words.
+fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
     let mut needs = demands
         .first()
         .map_or(String::new(), gpolicy::feasibility::describe::describe);
@@ -274,13 +282,12 @@ pub(crate) fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
 }
 
 /// Nodes of the partition that constraint, exclusion and reservation leave.
-pub(crate) fn candidates(
-    spec: &JobSpec,
-    (partition, barred): (usize, &[BarredNode]),
-    (snapshot, cluster): (&Snapshot, &Cluster),
-    own: Option<&gpolicy::reserved_nodes::ReservedNodes>,
-) -> Result<Arc<Candidates>, Reason> {
-    let request = &spec.request;
+fn candidates(key: &ClassKey, context: ClassContext) -> Result<Arc<Candidates>, Reason> {
+    let ClassContext {
+        snapshot, cluster, ..
+    } = context;
+    let own = key.claim.own().map(|own| &context.windows.list[own]);
+    let request = &key.spec.request;
     let constraint = request
         .constraint
         .as_deref()
@@ -288,7 +295,7 @@ pub(crate) fn candidates(
         .transpose();
     let constraint =
         constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
-    let partition = &snapshot.config.partitions[partition];
+    let partition = &snapshot.config.partitions[key.partition];
     let mut found = Candidates::none(snapshot.nodes.len());
     found.up_by_make = vec![0; cluster.makes.list.len()];
     found.all_by_make = found.up_by_make.clone();
@@ -305,7 +312,8 @@ pub(crate) fn candidates(
                 own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at)
             });
         if allowed {
-            let is_up = node.unavailable.is_none() && barred.iter().all(|one| one.node != node.id);
+            let is_up =
+                node.unavailable.is_none() && key.barred.iter().all(|one| one.node != node.id);
             found.all.insert(at);
             found.up.set(at, is_up);
             let make = cluster.nodes[at].make as usize;
@@ -319,11 +327,11 @@ pub(crate) fn candidates(
     Ok(Arc::new(found))
 }
 
-pub(crate) fn features(list: &[String]) -> BTreeSet<&str> {
+fn features(list: &[String]) -> BTreeSet<&str> {
     list.iter().map(String::as_str).collect()
 }
 
-pub(crate) fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitSet> {
+fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitSet> {
     // What cannot be read prefers nothing: the submission was refused, or the text is older than the grammar.
     let wanted = Constraint::parse(spec.request.prefer.as_deref()?).ok()?;
     let likes = |at: &usize| wanted.eval(&features(&snapshot.nodes[*at].features));
@@ -332,7 +340,7 @@ pub(crate) fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitS
     Some(nodes)
 }
 
-pub(crate) fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<usize> {
+fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<usize> {
     let Some(list) = &spec.request.nodelist else {
         return Vec::new();
     };
@@ -347,11 +355,7 @@ pub(crate) fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates
 }
 
 /// The most GPUs of a kind on one candidate.
-pub(crate) fn most_gpus(
-    gpus: &GpuAlternative,
-    candidates: &Candidates,
-    cluster: &Cluster,
-) -> Option<u32> {
+fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) -> Option<u32> {
     let of_make = |make: &NodeClass| {
         let wanted = |kind: &str| match &gpus.kind {
             GpuKind::Any => true,

@@ -4,6 +4,7 @@ use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::{Amount, Kinds};
 use crate::job::job_class::JobClass;
+use crate::job::sharing::others_room;
 use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
 use gmodel::GpuPart;
@@ -14,81 +15,73 @@ use std::ops::Range;
 
 /// Where most is free now, in words.
 pub fn what_is_free(job_class: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
-    let candidates = &*job_class.in_question();
+    let names_kind = names_kind(job_class);
+    let Some(at) = freest_node(job_class, names_kind, cluster) else {
+        return "no node is available".into();
+    };
+    let free = cluster.room(at).profile.free_at(cluster.now);
+    let named = names_kind.then(|| kinds_on(job_class, names_kind, at, cluster));
+    let make = &cluster.makes.list[cluster.nodes[at].make as usize];
+    let gpus = gpus_text(free, make, named);
+    let cpus = count(free.cpus.into(), "CPU");
+    let mem = gmodel::size::rough_size(free.mem_bytes);
+    let others = others_room(job_class, snapshot, cluster);
+    let name = &snapshot.nodes[at].name;
+    format!("most is free on {name}: {gpus}, {cpus} and {mem} of memory{others}")
+}
+
+/// Whether not any GPU will do.
+fn names_kind(job_class: &JobClass) -> bool {
     let request = &job_class.spec.request;
-    let makes = &cluster.makes.list;
-    // Where not any GPU will do, only those that would are counted.
     let is_named = |one: &GpuAlternative| {
         one.kind != GpuKind::Any || matches!(one.amount, GpuAmount::Mig { .. })
     };
-    let names_kind = request.gpu_mem_mib.is_some()
-        || request
-            .gpus
-            .iter()
-            .flat_map(|ask| &ask.alternatives)
-            .any(is_named);
-    let any_will_do = !names_kind
-        && makes
-            .iter()
-            .all(|make| make.groups.iter().all(|group| group.part == GpuPart::Whole));
-    let kinds_on = |at: usize| match job_class.need(0, 0, cluster.nodes[at].make) {
+    let mut asked = request.gpus.iter().flat_map(|ask| &ask.alternatives);
+    request.gpu_mem_mib.is_some() || asked.any(is_named)
+}
+
+/// The kinds of GPUs that are counted on a node: those that serve the job, or all whole ones.
+fn kinds_on(job_class: &JobClass, names_kind: bool, at: usize, cluster: &Cluster) -> Kinds {
+    let make = cluster.nodes[at].make;
+    match job_class.need(0, 0, make) {
         Some(need) if need.whole() > 0 => need.groups,
         None if names_kind => 0,
-        _ => {
-            makes[cluster.nodes[at].make as usize].kinds_where(|group| group.part == GpuPart::Whole)
-        }
-    };
-    // Of nodes with one room the last.
-    let most_of = |mut nodes: FixedBitSet| {
-        nodes.intersect_with(candidates);
-        let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
-        let of = |at: usize| {
-            let free = cluster.room(at).profile.free_at(cluster.now);
-            // Where none is free, a node that has the kind says more than one that has not.
-            let has_kind = !names_kind || job_class.need(0, 0, cluster.nodes[at].make).is_some();
-            (
-                free.gpus_in(kinds_on(at)),
-                has_kind,
-                free.cpus,
-                free.mem_bytes,
-                at,
-            )
-        };
-        cluster
-            .stretches()
-            .filter(|stretch| nodes.contains_any_in_range(stretch.clone()))
-            .filter_map(last)
-            .map(of)
-            .max()
-    };
-    // Among those with the most GPUs; all are looked at only where none has a CPU left.
-    let most = if !any_will_do {
-        None
-    } else {
-        cluster
-            .by_free
-            .iter()
-            .rev()
-            .find_map(|nodes| most_of(nodes.clone()))
-    };
-    match most.or_else(|| most_of(candidates.clone())) {
-        Some((_, _, cpus, mem, at)) => {
-            let name = &snapshot.nodes[at].name;
-            let (cpus, mem) = (count(cpus.into(), "CPU"), gmodel::size::rough_size(mem));
-            let named = names_kind.then(|| kinds_on(at));
-            let gpus = gpus_text(
-                cluster.room(at).profile.free_at(cluster.now),
-                &makes[cluster.nodes[at].make as usize],
-                named,
-            );
-            let others = crate::job::sharing::others_room(job_class, snapshot, cluster);
-            format!("most is free on {name}: {gpus}, {cpus} and {mem} of memory{others}")
-        }
-        None => "no node is available".into(),
+        _ => cluster.makes.list[make as usize].kinds_where(|group| group.part == GpuPart::Whole),
     }
 }
 
-/// GPUs of some kinds, or of all, as people count them: `1 GPU, 3 slices 1g.10gb`.
+/// The candidate with the most free GPUs, then CPUs, then memory.
+fn freest_node(job_class: &JobClass, names_kind: bool, cluster: &Cluster) -> Option<usize> {
+    let candidates = &*job_class.in_question();
+    let most_of = |mut nodes: FixedBitSet| {
+        nodes.intersect_with(candidates);
+        // Of nodes with one state the last.
+        let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
+        let amount_on = |at: usize| {
+            let free = cluster.room(at).profile.free_at(cluster.now);
+            let gpus = free.gpus_in(kinds_on(job_class, names_kind, at, cluster));
+            // Where no GPU is free, a node that has the kind says more than one without it.
+            let has_kind = !names_kind || job_class.need(0, 0, cluster.nodes[at].make).is_some();
+            (gpus, has_kind, free.cpus, free.mem_bytes, at)
+        };
+        let freest = cluster
+            .stretches()
+            .filter(|stretch| nodes.contains_any_in_range(stretch.clone()))
+            .filter_map(last)
+            .map(amount_on)
+            .max();
+        freest.map(|(.., at)| at)
+    };
+    let are_whole = |make: &NodeClass| make.groups.iter().all(|group| group.part == GpuPart::Whole);
+    let any_will_do = !names_kind && cluster.makes.list.iter().all(are_whole);
+    // Among nodes with the most GPUs; among all only where none of those has a CPU left.
+    let mut buckets = cluster.by_free.iter().rev().filter(|_| any_will_do);
+    buckets
+        .find_map(|nodes| most_of(nodes.clone()))
+        .or_else(|| most_of(candidates.clone()))
+}
+
+/// GPUs of some kinds, or of all: `1 GPU, 3 slices 1g.10gb`.
 pub(crate) fn gpus_text(free: &Amount, make: &NodeClass, named: Option<Kinds>) -> String {
     let mut gpus = None;
     let mut slices: BTreeMap<&str, u64> = BTreeMap::new();

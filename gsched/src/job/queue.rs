@@ -84,16 +84,21 @@ pub(crate) struct QueueGroup {
     untold: BTreeSet<QueueTurn>,
 }
 
-/// Partition, job class, owner, QOS, then what else priorities and limits are made of. The last part is a job's own.
-type GroupKey = (
-    usize,
-    JobClassId,
-    u32,
-    u32,
-    GroupTerms,
-    Option<(JobId, bool)>,
-);
-type GroupTerms = (Option<bool>, Option<bool>, Option<u32>, Option<u32>, i32);
+/// What jobs of one queue group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct GroupKey {
+    partition: usize,
+    job_class: JobClassId,
+    owner: u32,
+    qos: u32,
+    borrow: Option<bool>,
+    requeue: Option<bool>,
+    site_factor_milli: Option<u32>,
+    priority: Option<u32>,
+    nice: i32,
+    /// The job, or the array, that is a group of its own.
+    alone: Option<(JobId, bool)>,
+}
 
 /// Users in accounts, with how many of their jobs wait.
 #[derive(Debug, Default)]
@@ -216,7 +221,7 @@ impl Queue {
                 }
             }
             Ok((partition, job_class)) => {
-                let group = self.group_for(job, (partition, job_class), owner, turn, known);
+                let group = self.group_for(job, partition, job_class, owner, turn, known);
                 self.places[place].group = Some(group);
                 self.groups[group as usize].add(job, place, turn);
             }
@@ -250,51 +255,50 @@ impl Queue {
     fn group_for(
         &mut self,
         job: &PendingJob,
-        of: (usize, JobClassId),
+        partition: usize,
+        job_class: JobClassId,
         owner: u32,
         turn: QueueTurn,
         known: &GroupContext,
     ) -> u32 {
         let spec = &job.spec;
-        let qos = self.qos.number_or_new(&spec.qos);
-        let terms = (
-            spec.borrow,
-            spec.requeue,
-            spec.site_factor_milli,
-            spec.priority,
-            job.nice,
-        );
-        let job_class = &known.job_classes.list[of.1 as usize];
-        let mut key: GroupKey = (of.0, of.1, owner, qos, terms, None);
-        let alone = is_special(job, job_class) || {
-            // Age must fall along the queue group, or its first would not always be the first.
-            let group = self
-                .by_key
-                .get(&key)
-                .map(|group| &self.groups[*group as usize]);
-            group.is_some_and(|group| !group.takes(job, turn))
-        };
-        if alone {
-            key.5 = Some((job.id, turn.is_array));
-        }
-        if let Some(group) = self.by_key.get(&key) {
-            return *group;
-        }
-        let (tier, factors) =
-            self.scale
-                .factors(&known.snapshot.config, &known.snapshot.policy, spec);
-        let factors = Factors {
+        let mut key = GroupKey {
+            partition,
+            job_class,
+            owner,
+            qos: self.qos.number_or_new(&spec.qos),
+            borrow: spec.borrow,
+            requeue: spec.requeue,
+            site_factor_milli: spec.site_factor_milli,
+            priority: spec.priority,
             nice: job.nice,
-            ..factors
+            alone: None,
         };
+        let group_of = |key: &GroupKey| self.by_key.get(key).copied();
+        // Age must fall along a group, or its first job would not always be the first of the queue.
+        let breaks_order = |group: u32| !self.groups[group as usize].takes(job, turn);
+        let job_class = &known.job_classes.list[job_class as usize];
+        if is_special(job, job_class) || group_of(&key).is_some_and(breaks_order) {
+            key.alone = Some((job.id, turn.is_array));
+        }
+        group_of(&key).unwrap_or_else(|| self.add_group(key, job, known.snapshot))
+    }
+
+    fn add_group(&mut self, key: GroupKey, job: &PendingJob, snapshot: &Snapshot) -> u32 {
+        let (tier, factors) = self
+            .scale
+            .factors(&snapshot.config, &snapshot.policy, &job.spec);
         let group = QueueGroup {
             key,
-            partition: of.0,
-            job_class: of.1,
-            owner,
+            partition: key.partition,
+            job_class: key.job_class,
+            owner: key.owner,
             tier,
-            factors,
-            alone,
+            factors: Factors {
+                nice: job.nice,
+                ..factors
+            },
+            alone: key.alone.is_some(),
             turns: VecDeque::new(),
             secs: VecDeque::new(),
             at: VecDeque::new(),

@@ -30,107 +30,89 @@ pub fn no_partition(job: &PendingJob) -> Reason {
     Reason::new(ReasonCode::PartitionConfig, text)
 }
 
+/// A reason that does not depend on what is free, where it holds.
+type Condition = fn(&PendingJob, &Partition, &Snapshot) -> Option<Reason>;
+
+/// In the order in which they are told.
+const CONDITIONS: &[Condition] = &[
+    |job, _, _| job.particulars.held_by.as_deref().map(held_by),
+    |job, _, _| job.particulars.dependency.clone(),
+    begins_later,
+    tried_later,
+    |_, partition, _| partition_closed(partition),
+    |job, partition, snapshot| closed_to(&job.spec, partition, &snapshot.policy),
+    over_partition_time,
+    over_partition_nodes,
+    past_deadline,
+    |job, _, _| (job.particulars.room == Some(0)).then(|| array_limit(job)),
+];
+
 /// The first reason that does not depend on what is free.
 pub fn standing(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Option<Reason> {
-    let mut first = None;
-    each_standing(job, partition, snapshot, &mut |reason| {
-        first = Some(reason);
-        false
-    });
-    first
+    let mut conditions = CONDITIONS.iter();
+    conditions.find_map(|reason| reason(job, partition, snapshot))
 }
 
 /// All of them.
 pub fn all_standing(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Vec<Reason> {
-    let mut all = Vec::new();
-    each_standing(job, partition, snapshot, &mut |reason| {
-        all.push(reason);
-        true
-    });
-    all
+    let conditions = CONDITIONS.iter();
+    conditions
+        .filter_map(|reason| reason(job, partition, snapshot))
+        .collect()
 }
 
-/// `found` says whether to go on.
-fn each_standing(
-    job: &PendingJob,
-    partition: &Partition,
-    snapshot: &Snapshot,
-    found: &mut dyn FnMut(Reason) -> bool,
-) -> Option<()> {
-    let mut tell = |reason: Option<Reason>| reason.is_none_or(&mut *found).then_some(());
-    tell(job.particulars.held_by.as_deref().map(held_by))?;
-    tell(job.particulars.dependency.clone())?;
-    let early = job.eligible > snapshot.now;
-    tell(early.then(|| {
-        Reason::new(
-            ReasonCode::BeginTime,
-            format!("not before {}", job.eligible),
-        )
-    }))?;
-    let failed = job.particulars.try_after.filter(|at| *at > snapshot.now);
-    tell(failed.map(|at| {
-        Reason::new(
-            ReasonCode::BeginTime,
-            format!("its last run failed with its node; tried again at {at}"),
-        )
-    }))?;
-    tell(match partition.state {
-        PartitionState::Down => {
-            let text = format!(
-                "partition {:?} is DOWN: it takes jobs and starts none",
-                partition.name
-            );
-            Some(Reason::new(ReasonCode::PartitionDown, text))
-        }
-        PartitionState::Inactive => {
-            let text = format!(
-                "partition {:?} is INACTIVE: it neither takes nor starts jobs",
-                partition.name
-            );
-            Some(Reason::new(ReasonCode::PartitionInactive, text))
-        }
+fn begins_later(job: &PendingJob, _: &Partition, snapshot: &Snapshot) -> Option<Reason> {
+    let text = || format!("not before {}", job.eligible);
+    (job.eligible > snapshot.now).then(|| Reason::new(ReasonCode::BeginTime, text()))
+}
+
+fn tried_later(job: &PendingJob, _: &Partition, snapshot: &Snapshot) -> Option<Reason> {
+    let at = job.particulars.try_after.filter(|at| *at > snapshot.now)?;
+    let text = format!("its last run failed with its node; tried again at {at}");
+    Some(Reason::new(ReasonCode::BeginTime, text))
+}
+
+fn partition_closed(partition: &Partition) -> Option<Reason> {
+    let name = &partition.name;
+    match partition.state {
+        PartitionState::Down => Some(Reason::new(
+            ReasonCode::PartitionDown,
+            format!("partition {name:?} is DOWN: it takes jobs and starts none"),
+        )),
+        PartitionState::Inactive => Some(Reason::new(
+            ReasonCode::PartitionInactive,
+            format!("partition {name:?} is INACTIVE: it neither takes nor starts jobs"),
+        )),
         PartitionState::Up | PartitionState::Drain => None,
-    })?;
-    tell(closed_to(&job.spec, partition, &snapshot.policy))?;
-    let over = partition
-        .max_time_secs
-        .zip(job.limit_secs)
-        .filter(|(most, limit)| limit > most);
-    tell(over.map(|(most, limit)| {
-        let text = format!(
+    }
+}
+
+fn over_partition_time(job: &PendingJob, partition: &Partition, _: &Snapshot) -> Option<Reason> {
+    let (most, limit) = partition.max_time_secs.zip(job.limit_secs)?;
+    let text = || {
+        format!(
             "asks for {}, partition {:?} allows {}",
             secs_text(limit),
             partition.name,
             secs_text(most)
-        );
-        Reason::new(ReasonCode::PartitionTimeLimit, text)
-    }))?;
+        )
+    };
+    (limit > most).then(|| Reason::new(ReasonCode::PartitionTimeLimit, text()))
+}
+
+fn over_partition_nodes(job: &PendingJob, partition: &Partition, _: &Snapshot) -> Option<Reason> {
     let nodes = job.spec.request.nodes_min;
-    tell(
-        partition
-            .max_nodes
-            .filter(|most| nodes > *most)
-            .map(|most| {
-                Reason::new(
-                    ReasonCode::PartitionNodeLimit,
-                    format!("asks for {nodes} nodes, the limit is {most}"),
-                )
-            }),
-    )?;
+    let most = partition.max_nodes.filter(|most| nodes > *most)?;
+    let text = format!("asks for {nodes} nodes, the limit is {most}");
+    Some(Reason::new(ReasonCode::PartitionNodeLimit, text))
+}
+
+fn past_deadline(job: &PendingJob, _: &Partition, snapshot: &Snapshot) -> Option<Reason> {
     let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
     let end = snapshot.now.plus_secs(i64::from(secs));
-    tell(
-        job.spec
-            .deadline
-            .filter(|deadline| end > *deadline)
-            .map(|deadline| {
-                Reason::new(
-                    ReasonCode::DeadLine,
-                    format!("needs {secs} s and was to end by {deadline}"),
-                )
-            }),
-    )?;
-    tell((job.particulars.room == Some(0)).then(|| array_limit(job)))
+    let deadline = job.spec.deadline.filter(|deadline| end > *deadline)?;
+    let text = format!("needs {secs} s and was to end by {deadline}");
+    Some(Reason::new(ReasonCode::DeadLine, text))
 }
 
 /// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.

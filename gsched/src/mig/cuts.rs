@@ -7,11 +7,12 @@ use crate::backfill::planned::NodeWait;
 use crate::engine::{Engine, QuickPassState};
 use crate::mig::held_back::{HeldGpu, may_use};
 use crate::plan::Cut;
-use crate::snapshot::{PendingJob, Snapshot};
+use crate::snapshot::{PendingJob, SchedNode, Snapshot};
 use gmodel::config::{MigCuts, MigLayout};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
-use gmodel::node::GpuInfo;
+use gmodel::node::{GpuEntry, GpuInfo};
+use gmodel::{GpuSlot, JobId};
 use gpolicy::feasibility::demand::{Demand, NodeDemand};
 use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &QuickPassState) 
     let mut cuts = floor.fixed();
     if planned {
         let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
-        let mut served: BTreeSet<gmodel::JobId> = BTreeSet::new();
+        let mut served: BTreeSet<JobId> = BTreeSet::new();
         let first_entry = |waiting: &&NodeWait| {
             let one_of_several = snapshot
                 .pending
@@ -102,100 +103,38 @@ struct CutBoard<'a> {
 struct CutWish<'a> {
     /// None: whole.
     kinds: Vec<&'a MigKind>,
-    for_job: gmodel::JobId,
+    for_job: JobId,
 }
 
 impl<'a> Floor<'a> {
     fn new(engine: &'a Engine, snapshot: &'a Snapshot, held_back: &[HeldGpu]) -> Self {
-        let mut nodes = BTreeMap::new();
-        for (at, node) in snapshot
-            .nodes
-            .iter()
-            .enumerate()
+        let with_boards = snapshot.nodes.iter().enumerate();
+        let nodes = with_boards
             .filter(|(_, node)| !node.mig.boards.is_empty())
-        {
-            let up = node.unavailable.is_none();
-            let room = engine.cluster.room(at);
-            let kept: BTreeSet<u16> = held_back
-                .iter()
-                .filter(|held| held.at == at && held.empty)
-                .flat_map(|held| held.slots.iter().copied())
-                .collect();
-            let is_free = |slot: gmodel::GpuSlot| {
-                room.slots.get(usize::from(slot.0)) == Some(&1000) || kept.contains(&slot.0)
-            };
-            let boards = node
-                .gpus
-                .iter()
-                .filter(|gpu| gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty());
-            let board = |gpu: &'a gmodel::node::GpuEntry| {
-                let slices = || {
-                    node.gpus.iter().filter(|one| {
-                        one.present && one.info.slice.is_some() && one.info.board() == gpu.info.uuid
-                    })
+            .map(|(at, node)| {
+                let state = engine.cluster.room(at);
+                let held = held_back.iter().filter(|held| held.at == at && held.empty);
+                let held: BTreeSet<u16> = held.flat_map(|held| held.slots.clone()).collect();
+                let is_free = |slot: GpuSlot| {
+                    state.slots.get(usize::from(slot.0)) == Some(&1000) || held.contains(&slot.0)
                 };
-                let (mut cut, mut free) = (BTreeMap::new(), BTreeMap::new());
-                let coming = node.mig.being_cut.get(&gpu.info.uuid);
-                for profile in coming.into_iter().flatten() {
-                    *cut.entry(profile.as_str()).or_default() += 1;
-                    *free.entry(profile.as_str()).or_default() += 1;
-                }
-                for slice in slices().filter(|_| coming.is_none()) {
-                    let Some(of) = &slice.info.slice else {
-                        continue;
-                    };
-                    *cut.entry(of.profile.as_str()).or_default() += 1;
-                    *free.entry(of.profile.as_str()).or_default() += u32::from(is_free(slice.slot));
-                }
-                let divided = coming.map_or(gpu.info.divided, |profiles| !profiles.is_empty());
-                let empty = match coming {
-                    Some(_) => true,
-                    None if gpu.info.divided => slices().all(|slice| is_free(slice.slot)),
-                    None => is_free(gpu.slot),
-                };
-                let rests = node.mig.cuts.get(&gpu.info.uuid).is_some_and(|cut| {
-                    snapshot.now.since_secs(cut.at) < i64::from(snapshot.config.mig_recut_secs)
+                let boards = node.gpus.iter().filter(|gpu| {
+                    gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty()
                 });
-                let fixed = layout_of(
-                    snapshot,
-                    &node.name,
-                    node.gpus.iter().map(|gpu| &gpu.info),
-                    &gpu.info,
-                )
-                .is_some();
-                let kinds = node.mig.kinds_of(&gpu.info);
-                let open = up
-                    && empty
-                    && !rests
-                    && !fixed
-                    && !kinds.is_empty()
-                    && !node.mig.ordered.contains(&gpu.info.uuid);
-                CutBoard {
-                    info: &gpu.info,
-                    divided,
-                    kinds,
-                    cut,
-                    free,
-                    empty,
-                    open,
-                    used: false,
-                    wish: None,
-                }
-            };
-            let free = room.profile.free_at(engine.cluster.now);
-            nodes.insert(
-                at,
-                CutNode {
+                let free = state.profile.free_at(engine.cluster.now);
+                let node = CutNode {
                     cpus: free.cpus,
                     mem_bytes: free.mem_bytes,
-                    boards: boards.map(board).collect(),
-                },
-            );
-        }
+                    boards: boards
+                        .map(|gpu| CutBoard::new(gpu, node, snapshot, &is_free))
+                        .collect(),
+                };
+                (at, node)
+            });
         Self {
             snapshot,
             windows: &engine.memory.windows,
-            nodes,
+            nodes: nodes.collect(),
             kept: BTreeSet::new(),
         }
     }
@@ -379,6 +318,68 @@ impl<'a> CutNode<'a> {
 }
 
 impl<'a> CutBoard<'a> {
+    /// A GPU as it is cut, or as the cut under way leaves it. `is_free` says whether a slot is idle.
+    fn new(
+        gpu: &'a GpuEntry,
+        node: &'a SchedNode,
+        snapshot: &Snapshot,
+        is_free: impl Fn(GpuSlot) -> bool,
+    ) -> Self {
+        let (info, mig) = (&gpu.info, &node.mig);
+        let slices = || {
+            node.gpus.iter().filter(|one| {
+                one.present && one.info.slice.is_some() && one.info.board() == info.uuid
+            })
+        };
+        let (mut cut, mut free) = (BTreeMap::new(), BTreeMap::new());
+        let coming = mig.being_cut.get(&info.uuid);
+        match coming {
+            Some(profiles) => {
+                for profile in profiles {
+                    *cut.entry(profile.as_str()).or_default() += 1;
+                    *free.entry(profile.as_str()).or_default() += 1;
+                }
+            }
+            None => {
+                for one in slices() {
+                    let Some(slice) = &one.info.slice else {
+                        continue;
+                    };
+                    *cut.entry(slice.profile.as_str()).or_default() += 1;
+                    *free.entry(slice.profile.as_str()).or_default() +=
+                        u32::from(is_free(one.slot));
+                }
+            }
+        }
+        let empty = match coming {
+            Some(_) => true,
+            None if info.divided => slices().all(|slice| is_free(slice.slot)),
+            None => is_free(gpu.slot),
+        };
+        let was_cut_lately = mig.cuts.get(&info.uuid).is_some_and(|cut| {
+            snapshot.now.since_secs(cut.at) < i64::from(snapshot.config.mig_recut_secs)
+        });
+        let gpus = node.gpus.iter().map(|gpu| &gpu.info);
+        let kinds = mig.kinds_of(info);
+        let open = node.unavailable.is_none()
+            && empty
+            && !was_cut_lately
+            && layout_of(snapshot, &node.name, gpus, info).is_none()
+            && !kinds.is_empty()
+            && !mig.ordered.contains(&info.uuid);
+        Self {
+            info,
+            divided: coming.map_or(info.divided, |profiles| !profiles.is_empty()),
+            kinds,
+            cut,
+            free,
+            empty,
+            open,
+            used: false,
+            wish: None,
+        }
+    }
+
     /// Something that is free now and will do.
     fn take_free(&mut self, wanted: &NodeDemand) -> bool {
         if self.wish.is_some() {

@@ -106,36 +106,34 @@ pub(crate) fn check_limits(
     pass.world.usage.check_but(job, take, is_licence)
 }
 
+/// Nodes that a job could take for some seconds, and what it would take of them.
+pub(crate) struct NodeOffer<'a> {
+    pub(crate) alternative: usize,
+    pub(crate) secs: u32,
+    pub(crate) picked: &'a PickedNodes,
+    pub(crate) take: &'a Take,
+}
+
 /// As `check_limits`, for nodes that are known.
 pub(crate) fn check_limits_on(
     pass: &Pass,
     job: &PendingJob,
     job_class: JobClassId,
-    (take, alternative, secs): (&Take, usize, u32),
-    picked: &PickedNodes,
+    offer: &NodeOffer,
 ) -> Result<Option<RunClass>, LimitRefusal> {
-    let class = check_limits(pass, job, take)?;
-    kept_idle_there(
-        pass,
-        job,
-        job_class,
-        (take, alternative, secs),
-        picked,
-        class,
-    )
-    .map_or(Ok(class), Err)
+    let class = check_limits(pass, job, offer.take)?;
+    kept_idle_there(pass, job, job_class, offer, class).map_or(Ok(class), Err)
 }
 
-/// What of these nodes is kept from a job, whatever limits say: by its reservation, or idle for others.
+/// The reservation or the headroom that keeps a job off some nodes, whatever limits say.
 pub(crate) fn kept_idle_there(
     pass: &Pass,
     job: &PendingJob,
     job_class: JobClassId,
-    (take, alternative, secs): (&Take, usize, u32),
-    picked: &PickedNodes,
+    offer: &NodeOffer,
     class: Option<RunClass>,
 ) -> Option<LimitRefusal> {
-    if let Some(short) = reserved_short(pass, job_class, &take.gpus, secs) {
+    if let Some(short) = reserved_short(pass, job_class, &offer.take.gpus, offer.secs) {
         return Some(short);
     }
     let spares = pass.world.usage.spares_kept(job, class);
@@ -145,11 +143,11 @@ pub(crate) fn kept_idle_there(
             false if pass.world.usage.is_left_by_others(job, *keeper) => HeadroomTime::AfterVictims,
             false => continue,
         };
-        let there: PickedNodes = each(picked)
+        let there: PickedNodes = each(offer.picked)
             .filter(|(at, _)| nodes.contains(*at))
             .map(|(at, part)| (at..at + 1, part))
             .collect();
-        let taken = take_of(pass, job_class, alternative, &there, secs).gpus;
+        let taken = take_of(pass, job_class, offer.alternative, &there, offer.secs).gpus;
         if let Some(reason) = pass.world.usage.idle.kept_in(at, *keeper, &taken) {
             let kind = LimitKind::Headroom(Some(*keeper));
             return Some(LimitRefusal { kind, reason });

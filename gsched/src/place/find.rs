@@ -3,23 +3,32 @@
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
-use crate::ledger::Take;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass};
-use crate::place::allowed::{check_limits_on, take_of};
+use crate::place::allowed::{NodeOffer, check_limits_on, take_of};
 use crate::place::nominated_nodes::nominated_bounds;
 use crate::place::search::Ask;
 use crate::snapshot::PendingJob;
 use fixedbitset::FixedBitSet;
-use gmodel::{RunClass, Timestamp};
+use gmodel::RunClass;
 use std::collections::BTreeSet;
 
 /// Node sizes that are tried for a job that takes nodes whole, of each kind.
 const MOST_SIZES: usize = 8;
 
-/// What is said to a job that would take so much of some nodes: its class, or why not.
-pub(crate) type Check<'a> =
-    &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, LimitRefusal>;
+/// Whether a job may take some nodes: its class, or the limit that refuses it.
+pub(crate) type Check<'a> = &'a dyn Fn(&Pass, &NodeOffer) -> Result<Option<RunClass>, LimitRefusal>;
+
+/// A search for nodes now, for one alternative of a job.
+struct NodeSearch<'a> {
+    job: &'a PendingJob,
+    job_class: JobClassId,
+    alternative: usize,
+    secs: u32,
+    /// The only nodes to take.
+    bounds: Option<&'a FixedBitSet>,
+    check: Check<'a>,
+}
 
 /// Nodes outside of partitions with headroom.
 fn nodes_outside(pass: &Pass, job_class: JobClassId) -> FixedBitSet {
@@ -29,51 +38,6 @@ fn nodes_outside(pass: &Pass, job_class: JobClassId) -> FixedBitSet {
         .iter()
         .for_each(|(_, kept)| nodes.difference_with(kept));
     nodes
-}
-
-/// For a job on several nodes that would take too many of the headroom nodes: as many of these as headroom allows, and
-/// others. `is_kept`: headroom still refuses.
-fn pick_beside_kept(
-    pass: &mut Pass,
-    job: &PendingJob,
-    job_class: JobClassId,
-    (alternative, from, end): (usize, Timestamp, Timestamp),
-    (liked, among): (&PickedNodes, Option<&FixedBitSet>),
-    is_kept: &dyn Fn(&Pass, &PickedNodes) -> bool,
-) -> Option<PickedNodes> {
-    if count(liked) < 2 {
-        return None;
-    }
-    let mut others = nodes_outside(pass, job_class);
-    let kept: Vec<usize> = each(liked)
-        .map(|(at, _)| at)
-        .filter(|at| !others.contains(*at))
-        .collect();
-    among
-        .into_iter()
-        .for_each(|among| others.intersect_with(among));
-    let (mut fewest, mut most) = (0, kept.len());
-    while fewest < most {
-        let some = (fewest + most) / 2;
-        let mut only = others.clone();
-        only.extend(kept[..some].iter().copied());
-        match pass.search(job, job_class, |search, ask| {
-            search.pick(
-                &Ask {
-                    only: Some(&only),
-                    ..*ask
-                },
-                alternative,
-                from,
-                end,
-            )
-        }) {
-            None => fewest = some + 1,
-            Some(picked) if is_kept(pass, &picked) => most = some,
-            found => return found,
-        }
-    }
-    None
 }
 
 /// For a job that takes nodes whole: nodes below each of the largest sizes, by GPUs and by CPUs.
@@ -114,19 +78,11 @@ pub(crate) fn find_nodes(
     alternative: usize,
     secs: u32,
 ) -> NodesOrLimit {
-    find_nodes_by(
-        pass,
-        job,
-        job_class,
-        alternative,
-        secs,
-        &|pass, take, picked| {
-            check_limits_on(pass, job, job_class, (take, alternative, secs), picked)
-        },
-    )
+    let check = |pass: &Pass, offer: &NodeOffer| check_limits_on(pass, job, job_class, offer);
+    find_nodes_by(pass, job, job_class, alternative, secs, &check)
 }
 
-/// The same, as `check` allows a job to take so much of some nodes.
+/// As `find_nodes`, with a check other than all limits.
 pub(crate) fn find_nodes_by(
     pass: &mut Pass,
     job: &PendingJob,
@@ -135,12 +91,21 @@ pub(crate) fn find_nodes_by(
     secs: u32,
     check: Check,
 ) -> NodesOrLimit {
+    let search = NodeSearch {
+        job,
+        job_class,
+        alternative,
+        secs,
+        bounds: None,
+        check,
+    };
     let Some(bounds) = nominated_bounds(pass, job) else {
-        return find_nodes_among(pass, job, job_class, alternative, secs, None, check);
+        return search.find(pass);
     };
     let mut found = Ok(None);
     for nodes in &bounds {
-        found = find_nodes_among(pass, job, job_class, alternative, secs, Some(nodes), check);
+        let bounds = Some(nodes);
+        found = NodeSearch { bounds, ..search }.find(pass);
         if matches!(found, Ok(Some(_))) {
             break;
         }
@@ -148,98 +113,100 @@ pub(crate) fn find_nodes_by(
     found
 }
 
-fn find_nodes_among(
-    pass: &mut Pass,
-    job: &PendingJob,
-    job_class: JobClassId,
-    alternative: usize,
-    secs: u32,
-    nodes: Option<&FixedBitSet>,
-    check: Check,
-) -> NodesOrLimit {
-    let now = pass.now;
-    let end = end_after(pass.snapshot.now, Some(secs));
-    let Some(picked) = pass.search(job, job_class, |search, ask| {
-        search.pick(
-            &Ask {
-                only: nodes,
-                ..*ask
-            },
-            alternative,
-            now,
-            end,
-        )
-    }) else {
-        return Ok(None);
-    };
-    let take = take_of(pass, job_class, alternative, &picked, secs);
-    let no = match check(pass, &take, &picked) {
-        Ok(class) => {
-            return Ok(Some(FoundNodes {
-                picked,
-                take,
-                class,
-            }));
-        }
-        Err(no) => no,
-    };
-    let of_types = gpu_types_for(pass, job_class)
-        .into_iter()
-        .map(|kind| nodes_of_type(pass, job_class, &kind));
-    let outside = (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, job_class));
-    let choices: Vec<FixedBitSet> = of_types
-        .chain(outside)
-        .chain(smaller_nodes(pass, job_class, alternative))
-        .collect();
-    for mut only in choices {
-        nodes
-            .into_iter()
-            .for_each(|nodes| only.intersect_with(nodes));
-        let found = pass.search(job, job_class, |search, ask| {
-            search.pick(
-                &Ask {
-                    only: Some(&only),
-                    ..*ask
-                },
-                alternative,
-                now,
-                end,
-            )
-        });
-        let Some(picked) = found else { continue };
-        let take = take_of(pass, job_class, alternative, &picked, secs);
-        if let Ok(class) = check(pass, &take, &picked) {
-            return Ok(Some(FoundNodes {
-                picked,
-                take,
-                class,
-            }));
-        }
-    }
-    if matches!(no.kind, LimitKind::Headroom(_)) && !pass.headroom.kept_idle_on.is_empty() {
-        let said = |pass: &Pass, picked: &PickedNodes| {
-            let take = take_of(pass, job_class, alternative, picked, secs);
-            check(pass, &take, picked).map(|class| (take, class))
+impl NodeSearch<'_> {
+    fn find(&self, pass: &mut Pass) -> NodesOrLimit {
+        let Some(liked) = self.pick(pass, self.bounds) else {
+            return Ok(None);
         };
-        let found = pick_beside_kept(
-            pass,
-            job,
-            job_class,
-            (alternative, now, end),
-            (&picked, nodes),
-            &|pass, picked| said(pass, picked).is_err(),
-        );
-        if let Some(picked) = found
-            && let Ok((take, class)) = said(pass, &picked)
-        {
-            return Ok(Some(FoundNodes {
-                picked,
-                take,
-                class,
-            }));
+        let no = match self.check(pass, &liked) {
+            Ok(found) => return Ok(Some(found)),
+            Err(no) => no,
+        };
+        for only in self.other_choices(pass) {
+            if let Some(picked) = self.pick(pass, Some(&only))
+                && let Ok(found) = self.check(pass, &picked)
+            {
+                return Ok(Some(found));
+            }
         }
+        let is_headroom = matches!(no.kind, LimitKind::Headroom(_));
+        if is_headroom && let Some(found) = self.find_beside_headroom(pass, &liked) {
+            return Ok(Some(found));
+        }
+        Err(no)
     }
-    Err(no)
+
+    fn pick(&self, pass: &mut Pass, only: Option<&FixedBitSet>) -> Option<PickedNodes> {
+        let (now, end) = (pass.now, end_after(pass.snapshot.now, Some(self.secs)));
+        pass.search(self.job, self.job_class, |search, ask| {
+            search.pick(&Ask { only, ..*ask }, self.alternative, now, end)
+        })
+    }
+
+    fn check(&self, pass: &Pass, picked: &PickedNodes) -> Result<FoundNodes, LimitRefusal> {
+        let (alternative, secs) = (self.alternative, self.secs);
+        let take = take_of(pass, self.job_class, alternative, picked, secs);
+        let offer = NodeOffer {
+            alternative,
+            secs,
+            picked,
+            take: &take,
+        };
+        let class = (self.check)(pass, &offer)?;
+        Ok(FoundNodes {
+            picked: picked.clone(),
+            take,
+            class,
+        })
+    }
+
+    /// Nodes to try where a limit refuses the preferred ones: of one GPU type, without headroom, smaller.
+    fn other_choices(&self, pass: &Pass) -> Vec<FixedBitSet> {
+        let job_class = self.job_class;
+        let of_types = gpu_types_for(pass, job_class)
+            .into_iter()
+            .map(|kind| nodes_of_type(pass, job_class, &kind));
+        let outside =
+            (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, job_class));
+        let mut choices: Vec<FixedBitSet> = of_types
+            .chain(outside)
+            .chain(smaller_nodes(pass, job_class, self.alternative))
+            .collect();
+        if let Some(bounds) = self.bounds {
+            choices
+                .iter_mut()
+                .for_each(|only| only.intersect_with(bounds));
+        }
+        choices
+    }
+
+    /// For a gang that would take too many nodes with headroom: as many of these as the headroom allows, and others.
+    fn find_beside_headroom(&self, pass: &mut Pass, liked: &PickedNodes) -> Option<FoundNodes> {
+        if count(liked) < 2 {
+            return None;
+        }
+        let mut others = nodes_outside(pass, self.job_class);
+        let kept: Vec<usize> = each(liked)
+            .map(|(at, _)| at)
+            .filter(|at| !others.contains(*at))
+            .collect();
+        if let Some(bounds) = self.bounds {
+            others.intersect_with(bounds);
+        }
+        let (mut fewest, mut most) = (0, kept.len());
+        while fewest < most {
+            let some = (fewest + most) / 2;
+            let mut only = others.clone();
+            only.extend(kept[..some].iter().copied());
+            let picked = self.pick(pass, Some(&only));
+            match picked.map(|picked| self.check(pass, &picked)) {
+                None => fewest = some + 1,
+                Some(Err(_)) => most = some,
+                Some(Ok(found)) => return Some(found),
+            }
+        }
+        None
+    }
 }
 
 /// Types of GPUs on the nodes that may run a job class.

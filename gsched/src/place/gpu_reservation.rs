@@ -1,17 +1,17 @@
-//! Setting GPUs apart for reservations of so many GPUs, and giving them to the jobs of the reservation.
+//! Reservations of so many GPUs, on any nodes: what they leave to their own jobs, and to others.
 //!
-//! GPUs are set apart anew in each pass, on the smallest node that has enough, so that they stand still while runs come and go.
+//! Each pass sets their GPUs apart anew (`gpu_holds.rs`).
 
 use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::{Cluster, end_after};
 use crate::cluster::picked::{PickedNodes, each};
-use crate::cluster::timeline::{Need, Step};
 use crate::job::job_class::{JobClassId, NodeGroup};
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{Pass, WaitCause};
 use crate::place::counted::{
     GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,
 };
+use crate::place::gpu_holds::{hold_again, release, set_apart};
 use crate::place::search::{Ask, Search};
 use crate::place::start_search::StartRange;
 use crate::snapshot::{PendingJob, Snapshot};
@@ -19,17 +19,14 @@ use gmodel::policy::{ALL_GPUS, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
 use gmodel::{Reason, ReasonCode, Timestamp};
 use gpolicy::limits::milli_text;
-use gpolicy::reserved_nodes::{Claim, Windows};
+use gpolicy::reserved_nodes::Windows;
 use gpolicy::running_run::end_of;
 use gpolicy::window::{Window, asked};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Searches for one start beside them.
+/// Searches for one start beside the GPUs of other reservations.
 const MOST_LOOKS: usize = 64;
-
-/// Windows of a recurring reservation that are kept at once.
-const WINDOWS_AHEAD: usize = 32;
 
 fn set_up(
     cluster: &mut Cluster,
@@ -69,12 +66,12 @@ fn set_up(
     Some(counted)
 }
 
-pub(crate) fn add_share(
+fn add_share(
     counted: &mut GpuReservation,
     cluster: &Cluster,
     snapshot: &Snapshot,
     share: &NodeShare,
-    Window { from, to }: Window,
+    window: Window,
 ) {
     let Some(node) = cluster.place(share.node) else {
         return;
@@ -86,86 +83,10 @@ pub(crate) fn add_share(
             node,
             gpu_type,
             milli: u64::from(grant.part.milli()),
-            from,
-            to,
+            from: window.from,
+            to: window.to,
         });
     }
-}
-
-/// Holds what the reservation's jobs do not use, from one change of their use to the next.
-pub(crate) fn set_apart(
-    counted: &GpuReservation,
-    cluster: &mut Cluster,
-    windows: &Windows,
-    snapshot: &Snapshot,
-) -> Vec<(usize, Hold)> {
-    let coming: Vec<Window> = windows
-        .of(counted.reservation, snapshot.now)
-        .take(WINDOWS_AHEAD)
-        .collect();
-    let partition = windows.list[counted.reservation]
-        .reservation
-        .partition
-        .clone();
-    let usable = usable(cluster, snapshot, partition.as_deref());
-    let claim = Claim::Own(counted.reservation);
-    let mut held: Vec<(usize, Hold)> = Vec::new();
-    for window in coming {
-        let from = window.from.max(snapshot.now);
-        let to = window.to;
-        // Where others have no part of the window first: there it stands still while theirs come and go.
-        let shared: Vec<bool> = usable
-            .iter()
-            .map(|node| windows.blocking(*node, claim, window.from, to).is_some())
-            .collect();
-        let edges = counted
-            .parts
-            .iter()
-            .flat_map(|part| [part.from, part.to])
-            .filter(|at| from < *at && *at < to);
-        let of_others = windows.edges_of_others(claim, Window { from, to });
-        let edges: BTreeSet<Timestamp> = edges.chain(of_others).chain([from, to]).collect();
-        let edges: Vec<Timestamp> = edges.into_iter().collect();
-        for (at, next) in edges.iter().copied().zip(edges.iter().copied().skip(1)) {
-            // Where it was before and where it comes back first, so that what is free to others moves as little as can be.
-            let mut liked: Vec<usize> = held
-                .iter()
-                .filter(|(_, hold)| hold.to == at)
-                .map(|(node, _)| *node)
-                .collect();
-            liked.extend(
-                counted
-                    .parts
-                    .iter()
-                    .filter(|part| part.to == at)
-                    .map(|part| part.node),
-            );
-            let is_open = |node: &usize| windows.blocking(*node, claim, at, next).is_none();
-            let open: Vec<OpenNode> = shared
-                .iter()
-                .copied()
-                .zip(usable.iter().copied())
-                .filter(|(_, node)| is_open(node))
-                .collect();
-            liked.retain(is_open);
-            for (kind, milli) in counted
-                .left
-                .missing(at)
-                .into_iter()
-                .filter(|(_, milli)| *milli > 0)
-            {
-                hold_kind(
-                    cluster,
-                    &open,
-                    (&kind, milli),
-                    Window { from: at, to: next },
-                    &liked,
-                    &mut held,
-                );
-            }
-        }
-    }
-    held
 }
 
 /// Sets GPUs apart that are reserved by their number.
@@ -197,7 +118,7 @@ pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<LiftedHolds>) {
     };
     let counted = &mut pass.world.reservations[at];
     counted.is_lifted = false;
-    counted.holds = match counted.print == print && took_again(pass.world.cluster, &holds) {
+    counted.holds = match counted.print == print && hold_again(pass.world.cluster, &holds) {
         true => holds,
         false => set_apart(
             counted,
@@ -283,7 +204,7 @@ pub(crate) fn reserved_short(
     }
 }
 
-pub(crate) fn short_of(
+fn short_of(
     pass: &Pass,
     reservation: &Reservation,
     left: &ReservationBalance,
@@ -500,221 +421,7 @@ fn reaches_counted(
     within.iter().filter(is_short).map(|hold| hold.to).max()
 }
 
-/// A node on which GPUs may be set apart, behind whether others have it in a part of the window.
-pub(crate) type OpenNode = (bool, usize);
-
-/// Holds so many thousandths of a kind on some nodes: on those that are liked first, and slices of GPUs that are cut where whole ones are not enough.
-fn hold_kind(
-    cluster: &mut Cluster,
-    open: &[OpenNode],
-    (kind, milli): (&str, u64),
-    Window { from, mut to }: Window,
-    liked: &[usize],
-    held: &mut Vec<(usize, Hold)>,
-) {
-    let mut left = milli;
-    for whole in [true, false] {
-        left -= take_of_each(
-            cluster,
-            liked,
-            (kind, whole),
-            left,
-            Window { from, to },
-            held,
-        );
-        if whole && left > 0 {
-            let nodes = smallest(cluster, open, kind, left);
-            to = take_in_turn(cluster, &nodes, kind, left, Window { from, to }, held);
-        }
-        if left == 0 || to == from {
-            return;
-        }
-        let others = emptiest(cluster, open, Window { from, to });
-        left -= take_of_each(
-            cluster,
-            &others,
-            (kind, whole),
-            left,
-            Window { from, to },
-            held,
-        );
-    }
-}
-
-/// As [`take`], of one node after the other until there is as much.
-fn take_of_each(
-    cluster: &mut Cluster,
-    nodes: &[usize],
-    kind: (&str, bool),
-    most: u64,
-    window: Window,
-    held: &mut Vec<(usize, Hold)>,
-) -> u64 {
-    let mut left = most;
-    for node in nodes {
-        if left == 0 {
-            break;
-        }
-        left -= take(cluster, *node, kind, left, window, held);
-    }
-    most - left
-}
-
-pub(crate) fn release(cluster: &mut Cluster, holds: &[(usize, Hold)]) {
-    for (node, hold) in holds.iter().rev() {
-        cluster.touch(*node).release(hold);
-    }
-}
-
-/// Takes again what was lifted; `false`, and nothing taken, where others have some of it now.
-fn took_again(cluster: &mut Cluster, holds: &[(usize, Hold)]) -> bool {
-    for (done, (node, hold)) in holds.iter().enumerate() {
-        if !cluster.room(*node).can_hold_again(hold) {
-            release(cluster, &holds[..done]);
-            return false;
-        }
-        cluster.touch(*node).hold_again(hold);
-    }
-    true
-}
-
-/// On one of some nodes, the first that has room for all of it; from when one before it has room, there. So the end of a run moves
-/// nothing onto a node of a planned start. From when on it is placed.
-fn take_in_turn(
-    cluster: &mut Cluster,
-    nodes: &[usize],
-    kind: &str,
-    most: u64,
-    Window { from, to }: Window,
-    held: &mut Vec<(usize, Hold)>,
-) -> Timestamp {
-    let mut to = to;
-    for node in nodes {
-        let groups = whole_of(cluster, *node, kind);
-        let steps = cluster.room(*node).profile.steps();
-        let within = steps.partition_point(|step| step.at < to);
-        let is_short = |step: &Step| u64::from(step.free.gpus_in(groups)) < most.div_ceil(1000);
-        let since = match steps[..within].iter().rposition(is_short) {
-            None => from,
-            Some(last) => steps
-                .get(last + 1)
-                .map_or(to, |step| step.at.clamp(from, to)),
-        };
-        if since < to
-            && take(
-                cluster,
-                *node,
-                (kind, true),
-                most,
-                Window { from: since, to },
-                held,
-            ) == most
-        {
-            to = since;
-        }
-        if to == from {
-            break;
-        }
-    }
-    to
-}
-
-/// Those of some nodes that would have so many thousandths of a kind in whole GPUs if they were idle, the smallest first.
-pub(crate) fn smallest(cluster: &Cluster, open: &[OpenNode], kind: &str, milli: u64) -> Vec<usize> {
-    let all = |at: usize| {
-        let last = cluster.room(at).profile.steps().last();
-        last.map_or(0, |step| {
-            u64::from(step.free.gpus_in(whole_of(cluster, at, kind)))
-        })
-    };
-    let nodes = open.iter().map(|(shared, at)| (*shared, all(*at), *at));
-    let mut nodes: Vec<(bool, u64, usize)> =
-        nodes.filter(|(_, gpus, _)| gpus * 1000 >= milli).collect();
-    nodes.sort_unstable();
-    nodes.into_iter().map(|(.., at)| at).collect()
-}
-
-/// Groups of whole GPUs of a kind on a node.
-fn whole_of(cluster: &Cluster, at: usize, kind: &str) -> u16 {
-    let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-    make.kinds_where(|group| {
-        (kind == ALL_GPUS || group.gpu_type == kind) && group.part.milli() == 1000
-    })
-}
-
-pub(crate) fn usable(
-    cluster: &Cluster,
-    snapshot: &Snapshot,
-    partition: Option<&str>,
-) -> Vec<usize> {
-    let partition = partition.and_then(|name| snapshot.config.partition(name));
-    let of_partition = |at: &usize| {
-        let node = &snapshot.nodes[*at];
-        cluster.nodes[*at].up
-            && partition.is_none_or(|partition| partition.holds(&node.name, &node.features))
-    };
-    (0..snapshot.nodes.len()).filter(of_partition).collect()
-}
-
-pub(crate) fn emptiest(
-    cluster: &Cluster,
-    open: &[OpenNode],
-    Window { from, to }: Window,
-) -> Vec<usize> {
-    let mut nodes = open.to_vec();
-    let free = |at: usize| cluster.room(at).profile.least(from, to).all_gpus();
-    nodes.sort_by_key(|(shared, at)| (*shared, std::cmp::Reverse(free(*at)), *at));
-    nodes.into_iter().map(|(_, at)| at).collect()
-}
-
-/// Holds up to `most` thousandths of a kind on a node, rounded up: of whole GPUs, or of slices.
-pub(crate) fn take(
-    cluster: &mut Cluster,
-    at: usize,
-    (kind, whole): (&str, bool),
-    most: u64,
-    Window { from, to }: Window,
-    held: &mut Vec<(usize, Hold)>,
-) -> u64 {
-    let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-    let of_kind = make
-        .groups
-        .iter()
-        .enumerate()
-        .filter(|(_, group)| kind == ALL_GPUS || group.gpu_type == kind);
-    let parts = of_kind
-        .map(|(group, one)| (u64::from(one.part.milli()), 1 << group))
-        .filter(|(milli, _)| (*milli == 1000) == whole);
-    let mut by_part: BTreeMap<u64, u16> = BTreeMap::new();
-    parts.for_each(|(milli, group)| *by_part.entry(milli).or_default() |= group);
-    let mut left = most;
-    for (part, groups) in by_part.into_iter().rev() {
-        let free = cluster.room(at).profile.least(from, to).gpus_in(groups);
-        let gpus = u64::from(free)
-            .min(left.div_ceil(part.max(1)))
-            .min(u64::from(u8::MAX));
-        if gpus == 0 {
-            continue;
-        }
-        let need = Need {
-            cpus: 0,
-            mem_bytes: 0,
-            gpus: gpus as u8,
-            groups,
-            milli: 0,
-            tenant: None,
-            one_group: false,
-            exclusive: false,
-        };
-        if let Some(hold) = cluster.touch(at).hold(&need, from, to) {
-            held.push((at, hold));
-            left = left.saturating_sub(gpus * part);
-        }
-    }
-    most - left
-}
-
-pub(crate) fn gpus_text(milli: u64, kind: &str) -> String {
+fn gpus_text(milli: u64, kind: &str) -> String {
     match kind {
         ALL_GPUS if milli == 1000 => "1 GPU".to_owned(),
         ALL_GPUS => format!("{} GPUs", milli_text(milli)),

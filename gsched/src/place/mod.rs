@@ -8,6 +8,7 @@ pub(crate) mod counted;
 pub(crate) mod find;
 pub(crate) mod fitting_nodes;
 pub(crate) mod free_now;
+pub(crate) mod gpu_holds;
 pub(crate) mod gpu_reservation;
 pub(crate) mod limits_in_force;
 pub(crate) mod nominated_nodes;

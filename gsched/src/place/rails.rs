@@ -5,14 +5,15 @@
 //! joined worse within its node, or leaves others worse, is never taken for its rails.
 //! Source: NVIDIA DGX SuperPOD reference architecture; NCCL's NCCL_CROSS_NIC.
 
+use crate::cluster::network::Network;
 use crate::cluster::node_class::NodeClass;
+use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::picked::{PickedNodes, count, each};
-use crate::cluster::wiring::MOST_SETS;
-use crate::engine::Memory;
-use crate::job::job_class::JobClassId;
+use crate::cluster::wiring::{MOST_SETS, SetQuality};
+use crate::job::job_class::JobAlternative;
 use crate::snapshot::Snapshot;
-use gmodel::Timestamp;
+use gpolicy::window::Window;
 use std::collections::BTreeMap;
 
 /// A node as rails see it. Nodes that are equal here give the same slots.
@@ -29,61 +30,48 @@ struct RailChoice<'a> {
 #[derive(PartialEq, Eq)]
 struct Quality {
     kinds: Vec<u8>,
-    worth: Option<crate::cluster::wiring::SetQuality>,
+    worth: Option<SetQuality>,
     numas: usize,
     left: usize,
 }
 
-/// Slots of each node of a job, by its place, that are on the same rails everywhere; empty where nodes are to choose by themselves:
-/// on one node, without rails, or where no rails are as good for each node as what it gives by itself.
+/// Slots of each node of a job, by its place, that are on the same rails everywhere. Empty where each node chooses for itself: on
+/// one node, without rails, or where no rails are as good for each node as its own choice.
 pub(crate) fn aligned(
-    memory: &Memory,
+    network: &Network,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, job_class, alternative): (&PickedNodes, JobClassId, usize),
-    span: (Timestamp, Timestamp),
+    picked: &PickedNodes,
+    alternative: &JobAlternative,
+    window: Window,
 ) -> BTreeMap<usize, Vec<u16>> {
-    if count(picked) < 2 || !memory.network.has_rails() {
+    if count(picked) < 2 || !network.has_rails() {
         return BTreeMap::new();
     }
-    find(
-        memory,
-        cluster,
-        snapshot,
-        (picked, job_class, alternative),
-        span,
-    )
-    .unwrap_or_default()
+    find(network, cluster, snapshot, picked, alternative, window).unwrap_or_default()
 }
 
 fn find(
-    memory: &Memory,
+    network: &Network,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, job_class, alternative): (&PickedNodes, JobClassId, usize),
-    span: (Timestamp, Timestamp),
+    picked: &PickedNodes,
+    alternative: &JobAlternative,
+    window: Window,
 ) -> Option<BTreeMap<usize, Vec<u16>>> {
     let mut choices: Vec<RailChoice> = Vec::new();
     let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(count(picked));
-    let mut known: BTreeMap<
-        (
-            crate::cluster::node_states::NodeStateId,
-            usize,
-            Vec<Option<u32>>,
-        ),
-        usize,
-    > = BTreeMap::new();
+    let mut known: BTreeMap<(NodeStateId, usize, Vec<Option<u32>>), usize> = BTreeMap::new();
     for (at, part) in each(picked) {
-        let rails = memory.network.rails_of(at, &snapshot.nodes[at])?;
+        let rails = network.rails_of(at, &snapshot.nodes[at])?;
         let key = (cluster.room_id(at), part, rails);
         let choice = match known.get(&key) {
             Some(choice) => *choice,
             None => {
                 let make = cluster.nodes[at].make;
-                let need =
-                    memory.job_classes.list[job_class as usize].need(alternative, part, make)?;
+                let need = alternative.parts[part].need(make)?;
                 let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
-                let usual = room.slots_by_itself(make, need, span)?;
+                let usual = room.slots_by_itself(make, need, (window.from, window.to))?;
                 choices.push(RailChoice {
                     make,
                     rails: key.2.clone(),
@@ -130,7 +118,7 @@ fn common_sets(choices: &[RailChoice]) -> Option<Vec<Vec<u16>>> {
 
 /// The first set, then all of so many of a list, until `take` says that it is enough.
 fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]) -> bool) {
-    fn go(
+    fn extend(
         of: &[u16],
         count: usize,
         set: &mut Vec<u16>,
@@ -141,13 +129,13 @@ fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]
         }
         (0..(of.len() + 1).saturating_sub(count)).all(|at| {
             set.push(of[at]);
-            let on = go(&of[at + 1..], count - 1, set, take);
+            let on = extend(&of[at + 1..], count - 1, set, take);
             set.pop();
             on
         })
     }
     if take(first) {
-        go(of, count, &mut Vec::with_capacity(count), take);
+        extend(of, count, &mut Vec::with_capacity(count), take);
     }
 }
 

@@ -6,20 +6,19 @@
 use crate::backfill::choices::hold_own;
 use crate::backfill::deferred::lift_own;
 use crate::backfill::earliest::earliest_start;
-use crate::cluster::picked::PickedNodes;
 use crate::decide::full_pass::walk;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
 use crate::job::job_class::JobClassId;
 use crate::job::reason;
+use crate::ledger::Shortage;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
-use crate::ledger::{Shortage, Take};
 use crate::mig::hold::cut_from;
 use crate::pass::{Pass, WaitCause};
 use crate::place::admission::{is_admitted_later, not_admitted};
 use crate::place::allowed::{
-    check_limits_on, kept_idle_there, licences_now, refusing_limits, secs_now, take_of,
+    NodeOffer, check_limits_on, kept_idle_there, licences_now, refusing_limits, secs_now, take_of,
 };
 use crate::place::find::{find_nodes_by, gpu_types_for, nodes_of_type, smaller_nodes};
 use crate::place::gpu_reservation::{
@@ -407,20 +406,12 @@ fn kept_there(
     let mut kept = None;
     for alternative in 0..pass.job_class(job_class).alternatives.len() {
         // Limits are told besides.
-        let check = |pass: &Pass, take: &Take, picked: &PickedNodes| {
+        let check = |pass: &Pass, offer: &NodeOffer| {
             if with_limits {
-                return check_limits_on(pass, job, job_class, (take, alternative, secs), picked);
+                return check_limits_on(pass, job, job_class, offer);
             }
-            let class = pass.world.usage.class_with(job, take);
-            kept_idle_there(
-                pass,
-                job,
-                job_class,
-                (take, alternative, secs),
-                picked,
-                class,
-            )
-            .map_or(Ok(class), Err)
+            let class = pass.world.usage.class_with(job, offer.take);
+            kept_idle_there(pass, job, job_class, offer, class).map_or(Ok(class), Err)
         };
         match find_nodes_by(pass, job, job_class, alternative, secs, &check) {
             Ok(Some(_)) => return None,
