@@ -13,7 +13,7 @@ use crate::snapshot::PendingJob;
 use gmodel::JobId;
 use std::ops::Range;
 
-/// Whether it has, or is to have, a reservation in another of its partitions.
+/// Whether a job has, or is to get, a planned start in another of its partitions.
 pub(crate) fn waits_elsewhere(pass: &Pass, job: &PendingJob) -> bool {
     pass.backfill
         .wants
@@ -33,7 +33,9 @@ pub(crate) fn places_of<'p>(
     (0..pass.backfill.reserved.len()).filter(move |at| of_job(&pass.backfill.reserved[*at]))
 }
 
-/// Leaves an empty one in its place: loops along the list must not miss those behind it.
+/// Takes a planned start back. An empty one keeps its place: loops along the list must not miss the next.
+///
+/// No trial does this and `hold_own`: a start in between stays, so the part that it did not take is put back by hand.
 pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> PlannedStart {
     let own = &mut pass.backfill.reserved[place];
     let lifted = PlannedStart {
@@ -56,7 +58,7 @@ pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> 
     lifted
 }
 
-/// It did not start: what was lifted is held again.
+/// Holds again what was lifted, where the job did not start.
 pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, PlannedStart)>) {
     for (place, own) in own {
         for (hold, nodes) in &own.holds {
@@ -76,7 +78,7 @@ pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, Plann
     }
 }
 
-/// It started, or one of its tasks did: one reservation less, that which the start stands in the way of or the latest.
+/// Holds all but one planned start again after the job, or a task, started: without the one that the start overlaps, or the latest.
 pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usize, PlannedStart)>) {
     own.sort_by_key(|(place, one)| (one.at, *place));
     let mut left = own.len().saturating_sub(1);
@@ -90,7 +92,7 @@ pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usiz
     }
 }
 
-/// A reservation is gone for good: others may have its time.
+/// Forgets since when job classes have room: a planned start is gone, and later jobs may have its time.
 pub(crate) fn forget_not_before(pass: &mut Pass) {
     for job_class in &mut pass.memory.job_classes.list {
         job_class.pass.not_before.clear();
@@ -114,8 +116,8 @@ pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &PlannedStart) -> b
     one.holds.iter().all(has_room) && job.spec.licences.iter().all(is_free)
 }
 
-/// One reservation for each job, and for each task of an array, in the partition that offers the earliest start: this one
-/// takes over what is the latest in others as long as it offers an earlier one.
+/// Gives each job, and each task of an array, one planned start, in the partition that offers the earliest: this partition
+/// replaces the latest planned start of another one where it offers an earlier one.
 pub(crate) fn reserve_choice(
     pass: &mut Pass,
     job: &PendingJob,

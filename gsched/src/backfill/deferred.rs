@@ -16,7 +16,7 @@ pub(crate) fn may_reserve(pass: &Pass, partition: usize) -> bool {
     pass.backfill.wanted[partition] < pass.backfill.reserve_left[partition]
 }
 
-/// Makes all reservations that were put off, in order. The start of the last one's first task.
+/// Makes all deferred planned starts, in order. Returns the start of the first task of the last.
 pub(crate) fn reserve_wanted(pass: &mut Pass) -> Option<Timestamp> {
     let start = begin_last(pass);
     while !pass.backfill.wants.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) fn reserve_wanted(pass: &mut Pass) -> Option<Timestamp> {
     start
 }
 
-/// Up to the first task of the last: when that is to start.
+/// Makes the deferred planned starts up to the first task of the last, and returns when that starts.
 pub(crate) fn begin_last(pass: &mut Pass) -> Option<Timestamp> {
     while pass.backfill.wants.len() > 1 {
         reserve_next(pass);
@@ -38,7 +38,7 @@ pub(crate) fn begin_last(pass: &mut Pass) -> Option<Timestamp> {
         .map(|reserved| reserved.at)
 }
 
-/// Makes the next of those that were put off: of an array that of one task.
+/// Makes the next deferred planned start: of an array that of one task.
 pub(crate) fn reserve_next(pass: &mut Pass) {
     let Some(want) = pass.backfill.wants.pop_front() else {
         return;
@@ -69,8 +69,8 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
     }
 }
 
-/// Makes the reservations that were put off which a job may be short of wherever their nodes are: up to the last that takes of its
-/// licences. All, before one of a reservation of GPUs by number: while these are lifted for it, the others would be promised them.
+/// Makes the deferred planned starts that may take from a job wherever their nodes are: up to the last that needs one of its
+/// licences. All for a job of a GPU reservation: while its GPUs are lifted, other planned starts would take them.
 pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) {
     if place_of_counted(pass, job_class).is_some() {
         reserve_wanted(pass);
@@ -101,10 +101,10 @@ pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, job_class: JobCl
 /// Whether any deferred planned start might begin before a time. A job that ends by then cannot conflict with the
 /// deferred ones.
 pub(crate) fn is_any_wanted_before(pass: &mut Pass, end: Timestamp) -> bool {
-    // The last is there the longest: mostly it was the one the time before, or cannot since.
+    // From the last: mostly that one has the answer.
     (0..pass.backfill.wants.len()).rev().any(|place| {
         let want = pass.backfill.wants[place];
-        // What might begin a moment ago mostly still may, and one more planned start is no harm.
+        // A start that was possible a moment ago mostly still is, and one planned start more does no harm.
         let may =
             want.may_begin.is_some_and(|known| known <= end) || may_begin_before(pass, want, end);
         pass.backfill.wants[place].may_begin = if may {
@@ -123,7 +123,7 @@ fn may_begin_before(pass: &mut Pass, want: DeferredStart, end: Timestamp) -> boo
     let of = pass.job_class(want.job_class);
     let alternatives = of.alternatives.len();
     if job.is_choice() || of.claim.own().is_some() || !of.named.is_empty() {
-        // What it lifts or names is not looked into here.
+        // Its own reservation and named nodes are not looked into here.
         return true;
     }
     let secs = job.held_secs();
@@ -145,8 +145,8 @@ fn may_begin_before(pass: &mut Pass, want: DeferredStart, end: Timestamp) -> boo
     })
 }
 
-/// What a job has reserved in other partitions is not in its own way: taken back while it is looked at. Where each
-/// stands, and what it held.
+/// Takes the planned starts of a job in other partitions back while it is looked at: they do not delay it. Returns each with
+/// its place.
 pub(crate) fn lift_own(pass: &mut Pass, job: &PendingJob) -> Vec<(usize, PlannedStart)> {
     if !job.is_choice() {
         return Vec::new();

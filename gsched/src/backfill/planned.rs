@@ -7,19 +7,19 @@ use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::{JobId, Timestamp};
 
-/// A start in the future that others may not delay.
+/// A start in the future that later jobs may not delay.
 #[derive(Clone, Debug)]
 pub struct PlannedStart {
     pub job: JobId,
-    /// For a task of the array with this id.
+    /// The job is an array, and this is a start of one task.
     pub is_array: bool,
     /// Which of its partitions it is in.
     pub choice: u32,
     pub at: Timestamp,
     pub to: Timestamp,
-    /// From then on, or shortly before. None: it was taken back.
+    /// From `at` on, or shortly before; empty where it was taken back.
     pub holds: Holds,
-    /// The place of the reservation by number of which it is.
+    /// The place of its own reservation of GPUs by number.
     pub counted: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ impl PlannedStart {
     }
 }
 
-/// A waiting job that is to have a reservation.
+/// A pending job that is to get a planned start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferredStart {
     /// Where it was among the pending.
@@ -50,12 +50,12 @@ pub(crate) struct DeferredStart {
     pub choice: u32,
     pub job_class: JobClassId,
     pub tasks: u32,
-    /// It might begin before this time when that was looked into.
+    /// It might start before this time, as far as is known.
     pub may_begin: Option<Timestamp>,
 }
 
 impl DeferredStart {
-    /// The pending job: it moves in the snapshot when others leave the queue.
+    /// The pending job: its place in the snapshot changes when other jobs start or end.
     pub fn job_in<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s PendingJob> {
         let is = |job: &&PendingJob| {
             job.id == self.job
@@ -70,7 +70,7 @@ impl DeferredStart {
     }
 }
 
-/// A job that waits for room.
+/// A job that waits for nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeWait {
     /// Where it was among the pending.
@@ -78,10 +78,10 @@ pub(crate) struct NodeWait {
     pub job: JobId,
 }
 
-/// Tasks of one array that get reservations where all jobs do.
+/// Tasks of one array that get planned starts where all jobs do.
 pub(crate) const MOST_RESERVED_TASKS: u32 = 128;
 
-/// The earliest start of a job: when, which way, and on which nodes.
+/// The earliest start of a job.
 pub(crate) struct EarliestStart {
     pub at: Timestamp,
     pub alternative: usize,

@@ -1,7 +1,7 @@
-//! Jobs that ask for the same on the same terms: what one cannot get now, the others cannot either.
+//! Jobs that ask for the same on the same terms: what one cannot get now, no other of the class can.
 //!
-//! A job class is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
-//! Time limits are not part of it: of two, the shorter is refused last.
+//! A job class is made once: its alternatives, their needs on each node class, and the candidates.
+//! Time limits are not part of it: a shorter limit fits wherever a longer one does.
 
 use crate::cluster::node_class::{NodeClass, NodeClassId};
 use crate::cluster::nodes::Cluster;
@@ -39,7 +39,7 @@ pub struct JobClass {
     pub placement: Placement,
     /// Why none of its jobs can run as the nodes are, if so.
     pub never: Option<Reason>,
-    /// The end of the reason of a job that waits behind others for the same.
+    /// The reason of a job that waits for the same as a job of higher priority.
     pub behind: Reason,
     /// At the beginning of which pass too few nodes had room for it, and how many at most had it for each way.
     pub few: Option<(u64, Vec<usize>)>,
@@ -56,7 +56,7 @@ pub struct ClassFindings {
     pub refused_secs: Option<u32>,
     /// The shortest `--time-min` that found none.
     pub refused_min_secs: Option<u32>,
-    /// For each way: with so long a limit there is no room before. The longer the later.
+    /// For each alternative: with so long a limit there is no room before. The longer the later.
     pub not_before: Vec<Vec<(u32, Timestamp)>>,
     /// The same of jobs that reservations must let run for longer.
     pub not_before_window: Vec<WindowFinding>,
@@ -78,7 +78,7 @@ pub struct WindowFinding {
 }
 
 impl ClassFindings {
-    /// Before which time a way has no room for so many seconds, as far as is known.
+    /// Before which time an alternative has no room for so many seconds, as far as is known.
     pub fn not_before(&self, alternative: usize, secs: u32) -> Option<Timestamp> {
         let known = self.not_before.get(alternative)?;
         let shorter = known.partition_point(|(shorter, _)| *shorter <= secs);
@@ -127,20 +127,20 @@ impl ClassFindings {
             self.not_before.resize(alternative + 1, Vec::new());
         }
         let known = &mut self.not_before[alternative];
-        // What holds for this many seconds holds for more, and says less of those that were refused for longer.
+        // A bound for these seconds holds for longer limits too: earlier or equal bounds of those are implied.
         let from = known.partition_point(|(shorter, _)| *shorter < secs);
         let to = from + known[from..].partition_point(|(_, earlier)| *earlier <= at);
         known.splice(from..to, [(secs, at)]);
     }
 }
 
-/// One way to serve a job.
+/// One alternative of a job.
 #[derive(Debug)]
 pub struct JobAlternative {
     /// Nodes that must give the same, the largest part first.
     pub parts: Vec<NodeGroup>,
     pub nodes: u32,
-    /// What it comes to, for limits; before nodes are known.
+    /// What it takes of limits, as far as is known before its nodes are.
     pub take: Take,
 }
 
@@ -155,16 +155,16 @@ pub struct NodeGroup {
 /// Nodes that a request may run on.
 #[derive(Debug)]
 pub struct Candidates {
-    /// Those that take work.
+    /// Nodes that take work.
     pub up: FixedBitSet,
-    /// And those that do not at present.
+    /// Also nodes that take no work at present.
     pub all: FixedBitSet,
     /// How many of `up` and of `all` are of each make.
     pub(super) up_by_make: Vec<u32>,
     pub(super) all_by_make: Vec<u32>,
     /// Every node of the cluster takes its work.
     pub(super) up_everywhere: bool,
-    /// The nodes that do not, where they are few.
+    /// The other nodes of the cluster, where they are few.
     pub(super) few_others: Option<Vec<usize>>,
 }
 
@@ -191,12 +191,12 @@ impl Candidates {
         }
     }
 
-    /// The nodes that take no work of it, where they are few.
+    /// The nodes that are no candidates, where they are few.
     pub fn few_others(&self) -> Option<&[usize]> {
         self.few_others.as_deref()
     }
 
-    /// Those of them that are named.
+    /// The named ones of them.
     pub(super) fn only(&self, named: &[usize], cluster: &Cluster) -> Self {
         let mut only = Self::none(self.all.len());
         only.all
@@ -230,7 +230,7 @@ impl JobClass {
             .filter_map(move |part| part.need(make))
     }
 
-    /// Nodes in its way: those it names, where it takes no others.
+    /// The nodes that decide about a job: the named ones where it takes no others, else all candidates.
     pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
         let takes_others =
             |alternative: &JobAlternative| alternative.nodes as usize > self.named.len();
@@ -308,7 +308,7 @@ impl JobAlternative {
     }
 }
 
-/// The type of the GPUs that all nodes have which could serve a way, if it is one.
+/// The GPU type of all nodes that could serve an alternative, where they have one only.
 fn only_type<'a>(
     parts: &[NodeGroup],
     candidates: &Candidates,
@@ -357,7 +357,7 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
     take
 }
 
-/// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
+/// What every candidate lacks even when idle, by the nearest miss; `up` asks nodes that are up only.
 pub fn lack(
     alternative: &JobAlternative,
     candidates: &Candidates,

@@ -27,7 +27,7 @@ pub struct JobClasses {
     /// Classes about which the pass under way found out anything.
     looked_at: Vec<JobClassId>,
     by_key: BTreeMap<ClassKey, JobClassId>,
-    /// By the address of the request, which is kept so that no other gets that address.
+    /// By the address of the request, which is kept so that no other request gets the address.
     by_spec: BTreeMap<usize, (Arc<JobSpec>, JobClassId)>,
     last: Option<(Arc<JobSpec>, JobClassId)>,
     candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
@@ -112,7 +112,7 @@ impl ClassContext<'_> {
 }
 
 impl JobClasses {
-    /// Forgets everything: nodes, configuration or policy are others.
+    /// Forgets everything: nodes, configuration or policy changed.
     pub fn clear(&mut self) {
         *self = Self {
             era: self.era + 1,
@@ -208,7 +208,7 @@ impl JobClasses {
         };
         let demands = Demand::dealt(&spec.request, policy, fill);
         let named = named(spec, snapshot, &candidates);
-        // A job that takes no other nodes than those it names is told of no others.
+        // A job that takes only named nodes gets no reason about other nodes.
         let asked = spec.request.nodelist.as_ref().map_or(0, |list| list.len());
         let is_closed = asked > 0
             && named.len() == asked
@@ -228,7 +228,7 @@ impl JobClasses {
                 .map(|demand| JobAlternative::new(demand, spec, &candidates, context.cluster))
                 .collect(),
             named,
-            // A job that a reservation draws leaves unreserved nodes to others.
+            // A job that a reservation draws takes its nodes first.
             preferred: preferred(spec, snapshot).or_else(|| windows.drawing(key.claim)),
             placement,
             never: None,

@@ -1,6 +1,6 @@
 //! The queue, kept from pass to pass: queue groups of jobs that differ only in age and time limit.
 //!
-//! What one job of a group cannot get, those behind it that ask for as long cannot get either, so a pass skips most jobs.
+//! What one job of a group cannot get, later jobs of the group with no shorter limit cannot get either, so a pass skips most jobs.
 //! Jobs that wait whatever is free (held, dependent, too early) are in no group. Decides nothing.
 
 use crate::changes::Changes;
@@ -18,7 +18,7 @@ use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// All that wait, by their places in the snapshot.
+/// All pending jobs, by their places in the snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Some may be empty.
@@ -27,20 +27,20 @@ pub(crate) struct Queue {
     empty: Vec<u32>,
     /// By place among the pending.
     places: Vec<QueuePlace>,
-    /// Jobs that may stand in a queue group from then on.
+    /// Jobs that may enter a queue group from a time on.
     later: BTreeSet<(Timestamp, usize)>,
-    /// Reasons of jobs in no queue group that they do not have yet.
+    /// New reasons of jobs in no queue group.
     untold: BTreeMap<usize, Reason>,
     scale: Scale,
     owners: Owners,
     qos: Names,
     /// Of the job classes that queue groups name.
     era: u64,
-    /// How often it was made anew: owners have other numbers then.
+    /// How often it was made anew: the numbers of owners change then.
     pub made: u64,
 }
 
-/// Where a pending job stands.
+/// The place of a pending job in the queue.
 #[derive(Clone, Copy, Debug)]
 struct QueuePlace {
     /// `None`: in no queue group.
@@ -72,7 +72,7 @@ pub(crate) struct QueueGroup {
     pub tier: u32,
     /// Without age and fair share.
     factors: Factors,
-    /// One job that is looked at for itself in each pass: more than its job class decides about it.
+    /// One job that each pass looks at by itself: more than its job class decides about it.
     pub alone: bool,
     pub turns: VecDeque<QueueTurn>,
     /// In the order of `turns`: limits, places among the pending, and since when each is eligible.
@@ -228,7 +228,7 @@ impl Queue {
         }
     }
 
-    /// Partition and job class of a job, or why it stands in no queue group.
+    /// Partition and job class of a job, or why it is in no queue group.
     fn stand(
         &self,
         job: &PendingJob,
@@ -320,7 +320,7 @@ impl Queue {
         number
     }
 
-    /// Reasons of jobs in no queue group that they do not have yet, by their places.
+    /// New reasons of jobs in no queue group, by their places.
     pub fn untold(&self) -> impl Iterator<Item = (usize, &Reason)> + '_ {
         self.untold.iter().map(|(place, reason)| (*place, reason))
     }
@@ -342,7 +342,7 @@ impl Queue {
         })
     }
 
-    /// Tells jobs that were passed over why they wait, those that do not know: by their places.
+    /// Adds the reason of skipped jobs to `told`, by their places, where they have another.
     pub fn tell(
         &mut self,
         group: u32,
@@ -384,7 +384,7 @@ impl QueueGroup {
         }
     }
 
-    /// Whether a job came no earlier than those before it and no later than those behind.
+    /// Whether a job became eligible no earlier than the one before it and no later than the one after it.
     fn takes(&self, job: &PendingJob, turn: QueueTurn) -> bool {
         let at = self.turns.partition_point(|other| *other < turn);
         let before = at
@@ -434,7 +434,7 @@ impl QueueTurn {
     }
 }
 
-/// More than its job class and its limit decides when it starts.
+/// Whether more than its job class and its limit decides when a job starts.
 fn is_special(job: &PendingJob, job_class: &JobClass) -> bool {
     let spec = &job.spec;
     job.particulars.positions.is_some()

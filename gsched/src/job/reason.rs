@@ -1,4 +1,4 @@
-//! Why a job waits, in words: what stands whatever is free, and what is not free now.
+//! Why a job waits, in words: what holds whatever is free, and what is not free now.
 //!
 //! Texts that a long queue shares are the same in every pass, so that it does not change with each job that starts.
 
@@ -115,7 +115,7 @@ fn past_deadline(job: &PendingJob, _: &Partition, snapshot: &Snapshot) -> Option
     Some(Reason::new(ReasonCode::DeadLine, text))
 }
 
-/// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.
+/// Why a partition takes no jobs of a user, an account or a QOS: its permissions may have changed since the job was submitted.
 pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) -> Option<Reason> {
     let name = &partition.name;
     if !partition.takes_account(policy, &spec.account) {
@@ -145,7 +145,7 @@ pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) 
 
 pub fn array_limit(job: &PendingJob) -> Reason {
     let text = match job.particulars.cap {
-        // Those that the pass starts are not counted yet.
+        // Tasks that the pass starts are not counted yet.
         Some(ArrayCap { most, running }) if running >= most => {
             format!("the array allows {most} at once, and {running} of its tasks run")
         }
@@ -157,7 +157,7 @@ pub fn array_limit(job: &PendingJob) -> Reason {
     Reason::new(ReasonCode::JobArrayTaskLimit, text)
 }
 
-/// The end of the reason of a job that waits behind others for the same.
+/// The end of the reason of a job that waits for the same as a job of higher priority.
 pub const BEHIND: &str = "; jobs of higher priority wait for such resources too";
 
 /// The same words in every pass, so that a long queue does not change with each job that starts.
@@ -224,8 +224,8 @@ pub(crate) fn first_of_partition(
     Reason::new(ReasonCode::Resources, format!("{needs}; {free}{expected}"))
 }
 
-/// How far from a start a job is that waits for a reason: room comes by itself, a closed partition does not. Of
-/// several entries of a job the nearest tells its reason.
+/// How far from a start a job with a reason is: runs end by themselves, a closed partition stays closed. Of
+/// several entries of a job the nearest gives its reason.
 pub(crate) fn distance(code: ReasonCode) -> u32 {
     match code {
         ReasonCode::JobArrayTaskLimit | ReasonCode::Preempting => 0,

@@ -1,7 +1,7 @@
-//! What jobs there usually are: how many of each sort wait and run. `pack` keeps whole what they need.
+//! The usual jobs: how many of each sort wait and run. `pack` keeps nodes fit for them.
 //!
-//! Two jobs are of one sort when they need the same of a node of each make. Counted as jobs come and go, since to look
-//! through the queue in each pass would cost more than the pass.
+//! Two jobs are of one sort when they need the same of each node class. The counts follow each submission and end, since a
+//! count of the queue in each pass would cost more than the pass.
 
 use crate::cluster::node_class::NodeClasses;
 use crate::cluster::timeline::Need;
@@ -11,10 +11,10 @@ use gpolicy::feasibility::demand::Demand;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Sorts that are told apart; rarer ones are left out.
+/// Sorts that are scored; rarer ones are ignored.
 const MOST: usize = 32;
 
-/// By make, what a node of it must give; `None` where it never can.
+/// By node class, what a node must give; `None` where it never can.
 pub(crate) type Needs = Vec<Option<Need>>;
 
 /// Number of a sort; [`NO_SORT`]: of a job that asks for what is not there.
@@ -28,7 +28,7 @@ pub(crate) struct UsualJobs {
     waiting: Vec<i64>,
     running: Vec<i64>,
     last: Option<(Arc<JobSpec>, Sort)>,
-    /// Those that wait were counted.
+    /// Pending jobs were counted.
     pub queue_is_known: bool,
 }
 
@@ -123,7 +123,7 @@ impl UsualJobs {
         self.waiting.fill(0);
     }
 
-    /// The most usual ones with how many there are of each.
+    /// The most usual sorts, with their numbers of jobs.
     pub fn most(&self) -> Vec<(&Needs, i64)> {
         let count = |sort: Sort| self.waiting[sort as usize] + self.running[sort as usize];
         let mut all: Vec<(&Needs, i64)> = self

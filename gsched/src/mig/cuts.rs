@@ -1,7 +1,7 @@
 //! Which empty GPUs are cut anew by MIG: to a layout of the configuration, or as the queue needs it.
 //!
-//! Jobs that wait for room are served in their order: first by slices that are free or are being cut, then by cutting idle GPUs. What
-//! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
+//! Pending jobs are served in their order: first by slices that are free or are being cut, then by cutting idle GPUs. A GPU that is
+//! busy, ordered already, cut a short while ago or kept for an earlier job is not cut. Decides about no job.
 
 use crate::backfill::planned::NodeWait;
 use crate::engine::{Engine, QuickPassState};
@@ -17,10 +17,10 @@ use gpolicy::feasibility::demand::{Demand, NodeDemand};
 use gpolicy::reserved_nodes::Windows;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Waiting jobs, and tasks of one array, that are looked at.
+/// Pending jobs, and tasks of one array, that are looked at.
 const MOST_JOBS: usize = 1000;
 const MOST_TASKS: usize = 64;
-/// A layout of the configuration that the node refused is ordered again so late; one that it made and lost, as at a boot, so late.
+/// Seconds until a layout of the configuration is ordered again: one that the node refused, and one that it lost, as at a boot.
 const REFUSED_AGAIN_SECS: i64 = 3600;
 const LOST_AGAIN_SECS: i64 = 60;
 
@@ -48,7 +48,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &QuickPassState) 
         };
         for waiting in left.waiting.iter().filter(first_entry).take(MOST_JOBS) {
             if !floor.serve_all(waiting) {
-                // What is kept for it is not cut for those after it.
+                // Nodes of its planned start are not cut for later jobs.
                 floor.kept.extend(
                     reserved
                         .get(&waiting.job)
@@ -62,7 +62,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &QuickPassState) 
     cuts
 }
 
-/// The GPUs there are, and what is done with them.
+/// The nodes whose GPUs can be cut, and what is planned for them.
 struct Floor<'a> {
     snapshot: &'a Snapshot,
     windows: &'a Windows,
@@ -93,9 +93,9 @@ struct CutBoard<'a> {
     empty: bool,
     /// May be cut for the queue.
     open: bool,
-    /// A job before those at hand is counted on something of it as it is.
+    /// An earlier job is counted on a part of it as it is.
     used: bool,
-    /// What it is to be.
+    /// The layout that jobs wait for.
     wish: Option<CutWish<'a>>,
 }
 
@@ -300,7 +300,7 @@ impl<'a> CutNode<'a> {
         after.mem_bytes -= mem_bytes;
         let mut cuts = 0;
         for _ in 0..wanted.gpus.count() {
-            // As it is; else beside what is cut already; else by a cut more, of those that are cut first.
+            // As it is; else beside slices that are to be cut anyway; else by one more cut, of divided GPUs first.
             let boards = &mut after.boards;
             if boards.iter_mut().any(|board| board.take_free(wanted))
                 || boards.iter_mut().any(|board| may_cut && board.add(wanted))
@@ -468,7 +468,7 @@ impl<'a> CutBoard<'a> {
                 .all(|(name, count)| self.cut.get(name) == Some(count))
     }
 
-    /// With what else goes on it: more of the same, then the smallest.
+    /// Filled up with further slices: more of the same, then the smallest.
     fn filled(&self, kinds: &[&'a MigKind]) -> Vec<&'a MigKind> {
         let mut all = kinds.to_vec();
         if all.is_empty() {

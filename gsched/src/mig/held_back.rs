@@ -20,11 +20,11 @@ pub(crate) struct HeldGpu {
     pub empty: bool,
     /// When that is so.
     pub(crate) empty_at: Timestamp,
-    /// What it is wanted to be; none: whole.
+    /// The slices that jobs wait for; none: the whole GPU.
     pub(crate) wanted: Vec<MigKind>,
 }
 
-/// Whether a job may run on a node from a time on: of those that it names on no other, and in no window of others.
+/// Whether a job may run on a node from a time on: its node list and all reservations allow it.
 pub(crate) fn may_use<'a>(
     windows: &'a Windows,
     snapshot: &'a Snapshot,

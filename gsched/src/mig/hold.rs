@@ -1,7 +1,7 @@
-//! GPUs that are held back for jobs that wait for another cut: later jobs get nothing of such a GPU.
+//! GPUs that are held back for jobs that wait for another MIG layout: later jobs get nothing of such a GPU.
 //!
 //! Derived anew in each pass from the queue and the ends of runs; nothing is ordered here. A GPU that is empty is cut after the pass
-//! (`mig_plan.rs`), one that is not gets empty since nothing more starts on it. Never touches what a run holds.
+//! (`cuts.rs`); one that is busy gets empty since no further job starts on it. Never touches what a run holds.
 
 use crate::mig::held_back::{HeldGpu, kind_for, may_use};
 use crate::pass::Pass;
@@ -48,8 +48,7 @@ pub(crate) fn hold_back_for(
     }
 }
 
-/// When GPUs are cut, or made whole, for a job that waits for room, and with that it has it: once they are empty. They are held
-/// back for it from then on.
+/// When GPUs are empty that are to be cut, or made whole, for a job that waits for nodes. They are held back until then.
 pub(crate) fn cut_from(
     pass: &mut Pass,
     job: &PendingJob,
@@ -65,7 +64,7 @@ pub(crate) fn cut_from(
     (wanted.gpus.count() > 0).then_some(latest)
 }
 
-/// One more, and when it is empty.
+/// Holds one more GPU back, and says when it is empty.
 fn hold_back_one(
     pass: &mut Pass,
     job: &PendingJob,
@@ -176,8 +175,8 @@ fn hold_one_more(
 ) -> Option<Timestamp> {
     let choice = first_empty(pass, job, wanted)?;
     let secs = i64::from(job.held_secs());
-    // Slices that come free as they are serve it sooner, at no cost; and what is idle for longer than the job
-    // itself runs costs more than it brings.
+    // Slices of the present layout may serve it sooner, at no cost. A GPU that is idle for longer than the job
+    // runs costs more than it brings.
     if starts.is_some_and(|at| at <= choice.empty_at) || choice.empty_at.since_secs(pass.now) > secs
     {
         return None;

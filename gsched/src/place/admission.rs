@@ -42,7 +42,7 @@ pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, job_class: JobClassId)
     }
 }
 
-/// Whether a job that its own reservation does not admit now fits into a window of it that comes.
+/// Whether a job that its own reservation does not admit now fits into a later window.
 pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     let Some(own) = pass.job_class(job_class).claim.own() else {
         return false;

@@ -1,4 +1,4 @@
-//! What limits, headroom and licences leave a job in a pass, before and after nodes are known.
+//! What limits, headroom and licences allow a job in a pass, before and after nodes are known.
 //!
 //! The ledger holds the limits; within a pass they only fill.
 

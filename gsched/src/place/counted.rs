@@ -19,7 +19,7 @@ pub(crate) struct GpuReservation {
     pub(crate) parts: Vec<ReservedShare>,
     pub(crate) print: u64,
     pub(crate) left: ReservationBalance,
-    /// They may take more than there is.
+    /// Its jobs may take more than is reserved.
     pub(crate) flex: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct ReservationBalance {
     pub(crate) named: BTreeMap<String, u64>,
     /// Beyond what is named: of any type.
     pub(crate) rest: u64,
-    /// By type that is named, [`OTHERS`] together, and all: what is free of [`PLENTY`].
+    /// What is free of [`PLENTY`]: for each named type, for [`OTHERS`] together, and for all.
     pub(crate) unused: BTreeMap<String, Count>,
 }
 
@@ -177,7 +177,7 @@ impl ReservationBalance {
         self.unused.get(ALL_GPUS).into_iter().flat_map(Count::times)
     }
 
-    /// By kind, how much its jobs have not at a time, thousandths: those of a type first, of any type the rest.
+    /// Thousandths that its jobs do not use at a time, by kind: the named types first, then any type.
     pub(crate) fn missing(&self, at: Timestamp) -> Vec<(String, u64)> {
         // Seven slices of a GPU are all of it, though a seventh is no whole number of thousandths.
         let but_rounding =

@@ -1,4 +1,4 @@
-//! Reservations of so many GPUs, on any nodes: what they leave to their own jobs, and to others.
+//! Reservations of so many GPUs, on any nodes: what their own jobs may take, and where other jobs start beside them.
 //!
 //! Each pass sets their GPUs apart anew (`gpu_holds.rs`).
 
@@ -97,7 +97,7 @@ pub(crate) fn hold_counted(pass: &mut Pass) {
     }
 }
 
-/// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
+/// Releases the GPUs that a job's own reservation holds, while nodes are looked for.
 pub(crate) fn lift_counted(pass: &mut Pass, job_class: JobClassId) -> Option<LiftedHolds> {
     let at =
         place_of_counted(pass, job_class).filter(|at| !pass.world.reservations[*at].is_lifted)?;
@@ -112,6 +112,7 @@ pub(crate) fn lift_counted(pass: &mut Pass, job_class: JobClassId) -> Option<Lif
     Some(lifted)
 }
 
+/// Holds them again. No trial does this: a start in between stays, and takes its part of them.
 pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<LiftedHolds>) {
     let Some(LiftedHolds { at, holds, print }) = lifted else {
         return;
@@ -149,7 +150,7 @@ fn left_of<'p>(
     ))
 }
 
-/// Whether jobs of a job class take from a reservation that bounds them.
+/// Whether a reservation bounds the GPUs of a job class.
 pub(crate) fn is_counted(pass: &Pass, job_class: JobClassId) -> bool {
     left_of(pass, job_class).is_some()
 }
@@ -244,7 +245,7 @@ fn short_of(
     None
 }
 
-/// The first time from `from` on at which a job's reservation has enough left for one of its ways until its end.
+/// The first time from `from` on at which a job's reservation has enough GPUs for an alternative until its end.
 pub(crate) fn reserved_first(
     pass: &Pass,
     job_class: JobClassId,
@@ -265,7 +266,7 @@ pub(crate) fn reserved_first(
     std::iter::once(from).chain(later).find(has_room)
 }
 
-/// A job of a reservation of GPUs starts: that is taken from it.
+/// Counts the GPUs of a job that starts on its reservation.
 pub(crate) fn take_reserved(
     pass: &mut Pass,
     job_class: JobClassId,
@@ -286,7 +287,7 @@ pub(crate) fn take_reserved(
     }
 }
 
-/// The same for a job that is promised a start, or is no more: `at`, the place of its reservation.
+/// Counts the GPUs of a planned start on its reservation, at the place `at`, or no longer counts them.
 pub(crate) fn promise_reserved(
     pass: &mut Pass,
     at: Option<usize>,
@@ -321,7 +322,7 @@ pub(crate) fn promise_reserved(
     }
 }
 
-/// Whether GPUs that are set apart for others may begin to be so within its limit.
+/// Whether other reservations may set GPUs apart within a job's limit.
 pub(crate) fn may_reach_counted(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     job.window_secs() > job.held_secs() && set_apart_beside(pass, job_class).next().is_some()
 }
@@ -350,7 +351,7 @@ pub(crate) fn earliest_clear(
 ) -> Option<(Timestamp, PickedNodes)> {
     let mut range = range;
     let mut only = pass.job_class(job_class).candidates.up.clone();
-    // When the first of the nodes that are left out may be taken again.
+    // When the first of the excluded nodes may be taken again.
     let mut again: Option<Timestamp> = None;
     for _ in 0..MOST_LOOKS {
         let found = pass.search(job, job_class, |search, ask| {
@@ -383,7 +384,7 @@ pub(crate) fn earliest_clear(
     None
 }
 
-/// When the GPUs that are set apart on a node, and leave a job that starts there too few before its limit ends, are free again.
+/// When GPUs that other reservations set apart on a node, and that a job needs before its limit ends, are free again.
 fn reaches_counted(
     pass: &Pass,
     job: &PendingJob,

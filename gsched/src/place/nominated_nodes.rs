@@ -1,4 +1,4 @@
-//! Where a job with a nomination may look for nodes: its own first, never those of other nominations.
+//! Where a job with a nomination may look for nodes: on its nominated nodes first, never on nodes of other nominations.
 
 use crate::cluster::nodes::Holds;
 use crate::cluster::picked::{PickedNodes, each};
@@ -12,8 +12,8 @@ use gmodel::{JobId, NodeId, Timestamp};
 /// A run is over so long after it was to be, at most: what it does before its limit counts.
 const LATE_SECS: i64 = 60;
 
-/// What is idle already where others go for a job is its own from shortly before it starts: runs take a while to begin, and one that
-/// is to be over just then would still be there. `None`: nothing is freed for it.
+/// Holds the idle part of a job's nominated nodes from shortly before its planned start: a run that should end just then
+/// might still be there. `None` without a nomination.
 pub(crate) fn hold_idle_part(
     pass: &mut Pass,
     job: &PendingJob,
@@ -50,7 +50,7 @@ pub(crate) fn hold_idle_part(
     Some(holds)
 }
 
-/// One that may not have what was freed for another: what it is refused says nothing of others.
+/// Whether nominations bound where a job looks for nodes: that it finds none says nothing about its class.
 pub(crate) fn is_bound(pass: &Pass, job: &PendingJob) -> bool {
     !pass.preemption.freed.is_empty()
         && (job.particulars.nomination.is_some() || pass.preemption.freed.contains_key(&key(job)))

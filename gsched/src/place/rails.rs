@@ -1,8 +1,8 @@
 //! GPUs on the same rails on all nodes of a job, where that costs nothing else.
 //!
 //! In a rail-optimised fabric GPU k of every node hangs on leaf switch k: traffic between equal GPUs of two nodes passes one switch, all
-//! other traffic the spine or the links within a node. Which nodes a job gets, and how many GPUs of each, is decided before; a set that is
-//! joined worse within its node, or leaves others worse, is never taken for its rails.
+//! other traffic the spine or the links within a node. Nodes and numbers of GPUs are decided before. A set with worse links within its
+//! node, or that leaves worse links, is never taken for its rails.
 //! Source: NVIDIA DGX SuperPOD reference architecture; NCCL's NCCL_CROSS_NIC.
 
 use crate::cluster::network::Network;
@@ -25,8 +25,8 @@ struct RailChoice<'a> {
     usual: Vec<u16>,
 }
 
-/// How good a set of slots is for all but rails: how they are joined and how the rest is, NUMA nodes that they are on, and how
-/// many GPUs stay together on the others. More is better.
+/// How good a set of slots is, rails apart: its GPU links and those of the slots that remain, its NUMA nodes, and how
+/// many GPUs stay together on the other NUMA nodes.
 #[derive(PartialEq, Eq)]
 struct Quality {
     kinds: Vec<u8>,
@@ -116,7 +116,7 @@ fn common_sets(choices: &[RailChoice]) -> Option<Vec<Vec<u16>>> {
     found
 }
 
-/// The first set, then all of so many of a list, until `take` says that it is enough.
+/// Calls `take` with the first set, then with each set of `count` slots of a list, while it returns `true`.
 fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]) -> bool) {
     fn extend(
         of: &[u16],

@@ -1,4 +1,4 @@
-//! How good a node is for a job under `placement = "pack"`: what it would leave behind.
+//! How good a node is for a job under `placement = "pack"`, by what stays free there.
 //!
 //! After FGD (Weng et al., Beware of Fragmentation, ATC'23): GPUs that are free but of no use to the jobs there usually
 //! are count as lost, and the node is taken where the fewest more get lost. In integers, so that plans can be replayed.
@@ -22,7 +22,7 @@ pub struct Score {
     free_cpus: u32,
 }
 
-/// The jobs there usually are, and what was worked out for them in this pass.
+/// The usual jobs, and the scores of this pass.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
     usual: Option<Vec<UsualRequest>>,
@@ -33,7 +33,7 @@ pub struct Scores {
     known: BTreeMap<Need, Vec<Option<Score>>>,
 }
 
-/// A sort of job, by make of node, and how many of those looked at are of it.
+/// What one sort of job needs of each node class, and how many jobs are of the sort.
 #[derive(Clone, Debug)]
 struct UsualRequest {
     needs: Vec<Option<Need>>,
