@@ -7,7 +7,7 @@ use crate::changes::Changes;
 use crate::cluster::network::Network;
 use crate::cluster::nodes::Cluster;
 use crate::job::job_classes::JobClasses;
-use crate::job::queue::Queue;
+use crate::job::queue::{GroupContext, Queue};
 use crate::ledger::Ledger;
 use crate::mig::held_back::HeldGpu;
 use crate::place::counted::GpuReservation;
@@ -87,6 +87,17 @@ impl Engine {
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
         self.memory.job_classes.begin_pass(snapshot.pending.len());
         self.memory.scores.begin_pass();
+    }
+
+    /// Brings the queue groups up to a snapshot to which the rest was brought.
+    pub(crate) fn sync_queue(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
+        let mut known = GroupContext {
+            snapshot,
+            cluster: &mut self.cluster,
+            windows: &self.memory.windows,
+            job_classes: &mut self.memory.job_classes,
+        };
+        self.queue.sync(&mut known, changes);
     }
 }
 

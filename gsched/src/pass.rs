@@ -6,8 +6,9 @@
 
 use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
 use crate::cluster::network::most_leaves;
+use crate::cluster::nodes::Cluster;
 use crate::cluster::picked::PickedNodes;
-use crate::engine::{Engine, Memory};
+use crate::engine::Memory;
 use crate::headroom::kept_idle_on;
 use crate::job::choices::Choices;
 use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
@@ -27,9 +28,6 @@ use gmodel::policy::Backfill;
 use gmodel::{GpuSlot, JobId, NodeId, Reason, RunClass, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// Sees a job, and the place of its partition, before its turn; `false` ends the pass.
-pub(crate) type EntryLook<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool;
 
 /// Why a job does not start now.
 pub(crate) enum WaitCause {
@@ -63,8 +61,6 @@ pub(crate) struct Pass<'a> {
     /// Jobs that wait for nodes, in order.
     pub(crate) room_wanted: Vec<NodeWait>,
     pub(crate) plan: Plan,
-    /// The plan carries no reasons.
-    pub(crate) is_silent: bool,
 }
 
 /// Planned starts of a pass. Vectors are by partition, where nothing else is said.
@@ -130,8 +126,8 @@ pub(crate) struct EntryAtHand {
     pub(crate) at: usize,
     /// Tasks of the array start only within its guarantee.
     pub(crate) guaranteed_only: bool,
-    /// The array that used up its guarantee just now.
-    pub(crate) later: Option<usize>,
+    /// Its next task would borrow: it waits for its second turn.
+    pub(crate) borrows: bool,
     /// It waits for its victims.
     pub(crate) nomination: Option<Nomination>,
 }
@@ -178,7 +174,8 @@ pub(crate) type NodesOrLimit = Result<Option<FoundNodes>, LimitRefusal>;
 
 impl<'a> Pass<'a> {
     pub fn new(
-        engine: &'a mut Engine,
+        cluster: &'a mut Cluster,
+        memory: &'a mut Memory,
         snapshot: &'a Snapshot,
         budget: WorkBudget,
         ledger: Ledger,
@@ -189,7 +186,6 @@ impl<'a> Pass<'a> {
             Backfill::First(count) => count,
             Backfill::All => u32::MAX,
         };
-        let (cluster, memory) = (&mut engine.cluster, &mut engine.memory);
         cluster.count_rooms();
         let unlimited = is_unlimited(snapshot);
         let leaving = if cluster.leaving > 0 {
@@ -239,8 +235,13 @@ impl<'a> Pass<'a> {
                 made_from: snapshot.seq,
                 ..Plan::default()
             },
-            is_silent: false,
         }
+    }
+
+    /// In a forecast: each job gets a planned start.
+    pub(crate) fn plan_every_start(&mut self) {
+        self.backfill.reserve_left.fill(u32::MAX);
+        self.forecast.is_on = true;
     }
 
     /// Hands over what is new in the plan when enough work was done since the last time.
@@ -270,7 +271,7 @@ impl<'a> Pass<'a> {
     /// The reason of the entry at hand, with its nomination, where they are other than known.
     pub(crate) fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
         let nomination = self.turn.nomination.take();
-        if self.is_silent {
+        if self.memory.silent {
             return;
         }
         if job.is_choice() {

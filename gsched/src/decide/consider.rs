@@ -7,45 +7,37 @@ use crate::backfill::reserve::plan_start;
 use crate::decide::start::{start_alone, start_tasks};
 use crate::decide::wait::keep_waiting;
 use crate::job::job_class::JobClassId;
-use crate::job::reason::{self, array_limit, standing};
+use crate::job::queue::QueueGroup;
+use crate::job::reason::{array_limit, standing};
 use crate::pass::Pass;
 use crate::place::admission::{is_admitted_later, not_admitted};
 use crate::place::allowed::refusing_limits;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted};
 use crate::snapshot::PendingJob;
 use gmodel::Reason;
-use std::collections::BTreeMap;
 
-/// Decides about a job by its place among the pending.
-pub(crate) fn consider_in(
+/// Starts what can start of a job; the reason of what is left waiting. Of the jobs of a queue group it is known what stands
+/// against them whatever is free, and their job class.
+pub(crate) fn consider(
     pass: &mut Pass,
-    at: usize,
-    partitions: &BTreeMap<&str, usize>,
-    guaranteed: bool,
-) {
-    let job = &pass.snapshot.pending[at];
-    pass.turn.at = at;
-    pass.turn.guaranteed_only = guaranteed && job.particulars.positions.is_some();
-    let reason = match partitions.get(job.spec.partition.as_str()) {
-        Some(partition) => consider(pass, job, *partition),
-        None => Some(reason::no_partition(job)),
-    };
-    if pass.turn.later.is_none() {
-        pass.tell(job, reason);
-    }
-}
-
-/// Starts what can start of a job; the reason of what is left waiting.
-pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Reason> {
+    job: &PendingJob,
+    partition: usize,
+    group: Option<&QueueGroup>,
+) -> Option<Reason> {
     if pass.is_settled(job) {
         return None;
     }
-    let policy = &pass.snapshot.config.partitions[partition];
-    let standing = standing(job, policy, pass.snapshot);
-    if standing.is_some() {
-        return standing;
+    if group.is_none_or(|group| group.alone) {
+        let policy = &pass.snapshot.config.partitions[partition];
+        let standing = standing(job, policy, pass.snapshot);
+        if standing.is_some() {
+            return standing;
+        }
     }
-    let job_class = pass.job_class_of(job, partition);
+    let job_class = match group {
+        Some(group) => group.job_class,
+        None => pass.job_class_of(job, partition),
+    };
     if let Some(never) = &pass.job_class(job_class).never {
         return Some(never.clone());
     }
@@ -53,11 +45,7 @@ pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> O
 }
 
 /// The same for a job that nothing stands against that lasts.
-pub(crate) fn consider_class(
-    pass: &mut Pass,
-    job: &PendingJob,
-    job_class: JobClassId,
-) -> Option<Reason> {
+fn consider_class(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> Option<Reason> {
     if let Some(reason) = not_admitted(pass, job, job_class) {
         if pass.forecast.is_on && refusing_limits(pass, job, job_class).is_empty() {
             plan_in_window(pass, job, job_class);

@@ -1,23 +1,23 @@
 //! A full pass: along queue groups where their order cannot depend on what a job is given, along all entries otherwise.
 
 use crate::changes::Changes;
-use crate::decide::consider::consider_in;
 use crate::decide::finish::finish;
-use crate::decide::walk::{sync_queue, walk_groups};
+use crate::decide::turns::{EntryTurns, FollowUp, GroupTurns, OpenGroups, SkippedJobs, Turns};
+use crate::decide::walk::{take_turn, walk};
 use crate::engine::{Engine, QuickPassState};
+use crate::job::queue::Queue;
 use crate::ledger::Ledger;
-use crate::pass::{EntryLook, Pass, Slices};
+use crate::pass::{Pass, Slices};
 use crate::place::gpu_reservation::hold_counted;
+use crate::place::limits_in_force::usage;
 use crate::plan::{Plan, WorkBudget};
 use crate::preempt::nomination::know_freed;
 use crate::preempt::resume::{resume_first, resume_rest};
 use crate::preempt::victims::VictimCandidates;
 use crate::preempt::what_if;
-use crate::queue_order::in_order;
-use crate::snapshot::Snapshot;
-use gmodel::RunClass;
+use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::config::MigCuts;
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A budget grows to so many times two to the power of this before a pass is cut short for good.
 const MOST_STRETCH: u32 = 16;
@@ -36,10 +36,16 @@ pub(crate) fn decide(
     };
     engine.left = None;
     engine.sync(snapshot, changes);
-    sync_queue(engine, snapshot, changes);
-    let (mut plan, left) = match in_groups(snapshot) && engine.cluster.suspended == 0 {
-        true => walk_groups(engine, snapshot, more, slices),
-        false => walk_all(engine, snapshot, more, None, slices, None),
+    engine.sync_queue(snapshot, changes);
+    let (mut plan, left) = match has_fixed_order(snapshot) && engine.cluster.suspended == 0 {
+        true => pass_over_groups(engine, snapshot, more, slices),
+        false => pass_over_entries(
+            engine,
+            snapshot,
+            more,
+            |pass| pass.work.slices = slices,
+            |_, _, _| true,
+        ),
     };
     plan.cuts = crate::mig::cuts::cuts(engine, snapshot, &left);
     engine.stretch = match (
@@ -54,86 +60,117 @@ pub(crate) fn decide(
     plan
 }
 
-/// One pass in which `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of
-/// each partition get a reservation, where it is not for the policy to say.
-pub(crate) fn walk(
+/// A pass that decides nothing: `look` sees each entry, and the place of its partition, before its turn, and ends the pass
+/// with `false`.
+pub(crate) fn pass_to_look(
     engine: &mut Engine,
     snapshot: &Snapshot,
     budget: WorkBudget,
-    reserve: Option<u32>,
-    look: EntryLook,
+    prepare: impl FnOnce(&mut Pass),
+    look: impl FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool,
 ) -> (Plan, QuickPassState) {
     engine.left = None;
     engine.sync(snapshot, None);
     engine.cluster.usual.queue_is_known = false;
-    walk_all(engine, snapshot, budget, reserve, None, Some(look))
+    pass_over_entries(engine, snapshot, budget, prepare, look)
 }
 
-/// Looks at every job.
-pub(crate) fn walk_all(
+/// A pass that looks at every entry.
+pub(crate) fn pass_over_entries(
     engine: &mut Engine,
     snapshot: &Snapshot,
     budget: WorkBudget,
-    reserve: Option<u32>,
-    slices: Option<Slices>,
-    mut look: Option<EntryLook>,
+    prepare: impl FnOnce(&mut Pass),
+    mut look: impl FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool,
 ) -> (Plan, QuickPassState) {
     let ledger = Ledger::new(snapshot);
     let usage_before = what_if::may_preempt(snapshot).then(|| ledger.clone());
-    let mut pass = Pass::new(engine, snapshot, budget, ledger);
+    let Engine {
+        cluster, memory, ..
+    } = engine;
+    let mut pass = Pass::new(cluster, memory, snapshot, budget, ledger);
     hold_counted(&mut pass);
     pass.backfill.at_once = true;
-    if look.is_some() && reserve.is_some() {
-        pass.forecast.is_on = true;
-    }
-    pass.work.slices = slices;
     pass.preemption.usage_before = usage_before.as_ref();
-    pass.preemption.candidates = pass
-        .preemption
-        .usage_before
+    pass.preemption.candidates = usage_before
+        .as_ref()
         .map(|usage| VictimCandidates::new(snapshot, usage));
-    if let Some(reserve) = reserve {
-        pass.backfill.reserve_left.fill(reserve);
-    }
+    prepare(&mut pass);
     know_freed(&mut pass);
     resume_first(&mut pass);
-    let order = in_order(snapshot, &pass.world.usage);
-    let partitions = partitions(snapshot);
-    // Arrays with a used-up guarantee: their other tasks come with the borrowers of their tier.
-    let mut later: Vec<usize> = Vec::new();
-    for one in &order {
-        let borrows = one.class != Some(RunClass::Guaranteed);
-        if borrows && !later.is_empty() {
-            later
-                .drain(..)
-                .for_each(|at| consider_in(&mut pass, at, &partitions, false));
+    let mut turns = Turns::Entries(EntryTurns::new(&pass));
+    walk(&mut pass, &mut turns, |pass, turn| {
+        let job = &pass.snapshot.pending[turn.at];
+        match turn.is_second || look(pass, job, turn.partition) {
+            true => take_turn(pass, turn),
+            false => FollowUp::End,
         }
-        let job = &snapshot.pending[one.at];
-        let place = || partitions.get(job.spec.partition.as_str()).copied();
-        if pass.is_spent()
-            || !look
-                .as_mut()
-                .is_none_or(|look| look(&mut pass, job, place()))
-        {
-            break;
-        }
-        consider_in(&mut pass, one.at, &partitions, !borrows);
-        pass.hand_over();
-        later.extend(pass.turn.later.take());
-    }
+    });
     if !pass.is_spent() {
-        later
-            .drain(..)
-            .for_each(|at| consider_in(&mut pass, at, &partitions, false));
         resume_rest(&mut pass);
     }
     pass.plan.classes = pass.world.usage.classes();
     finish(pass, budget)
 }
 
+/// A pass along the queue groups.
+fn pass_over_groups(
+    engine: &mut Engine,
+    snapshot: &Snapshot,
+    budget: WorkBudget,
+    slices: Option<Slices>,
+) -> (Plan, QuickPassState) {
+    let open = engine.memory.silent.then(|| OpenGroups::new(engine));
+    let Engine {
+        cluster,
+        memory,
+        queue,
+        ..
+    } = engine;
+    if open.as_ref().is_some_and(OpenGroups::is_over) {
+        memory.probed = 0;
+        let plan = Plan {
+            made_from: snapshot.seq,
+            ..Plan::default()
+        };
+        return (plan, QuickPassState::default());
+    }
+    let mut pass = Pass::new(cluster, memory, snapshot, budget, usage(snapshot));
+    hold_counted(&mut pass);
+    pass.work.slices = slices;
+    let groups = GroupTurns::new(queue, &mut pass.memory.standings, snapshot, |_| true);
+    let mut turns = Turns::Groups(groups.while_open(open));
+    walk(&mut pass, &mut turns, take_turn);
+    let skipped = turns.skipped();
+    tell_skipped(&mut pass, queue, skipped);
+    finish(pass, budget)
+}
+
+/// Gives a reason to all jobs that had no turn and have another.
+fn tell_skipped(pass: &mut Pass, queue: &mut Queue, mut skipped: Vec<SkippedJobs>) {
+    if pass.memory.silent {
+        return;
+    }
+    skipped.sort_by_key(|one| (one.group, one.places.start));
+    let mut told = Vec::new();
+    for alike in skipped.chunk_by(|one, next| one.group == next.group && one.reason == next.reason)
+    {
+        let places: Vec<Range<usize>> = alike.iter().map(|one| one.places.clone()).collect();
+        let (group, reason) = (alike[0].group, &alike[0].reason);
+        queue.tell(group, &places, reason, pass.snapshot, &mut told);
+    }
+    told.sort_by_key(|(at, _)| pass.snapshot.pending[*at].id);
+    for (at, reason) in told {
+        pass.tell(&pass.snapshot.pending[at], Some(reason));
+    }
+    for (at, reason) in queue.untold() {
+        pass.tell(&pass.snapshot.pending[at], Some(reason.clone()));
+    }
+}
+
 /// Whether a pass may go along queue groups: no quotas, no preemption, no MIG cuts, so a job's class
 /// does not depend on the jobs before it.
-fn in_groups(snapshot: &Snapshot) -> bool {
+fn has_fixed_order(snapshot: &Snapshot) -> bool {
     let config = &snapshot.config;
     let cuts = config
         .partitions
@@ -145,15 +182,4 @@ fn in_groups(snapshot: &Snapshot) -> bool {
         && !config.scheduler.consolidate
         && !cuts
         && !suspended
-}
-
-/// Places of the partitions by name.
-pub(crate) fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
-    snapshot
-        .config
-        .partitions
-        .iter()
-        .enumerate()
-        .map(|(at, one)| (one.name.as_str(), at))
-        .collect()
 }

@@ -5,6 +5,7 @@ pub(crate) mod finish;
 pub(crate) mod full_pass;
 pub mod quick;
 pub(crate) mod start;
+pub(crate) mod turns;
 pub(crate) mod wait;
 pub(crate) mod walk;
 pub(crate) mod withheld;

@@ -7,17 +7,18 @@ use crate::backfill::deferred::reserve_wanted;
 use crate::backfill::planned::PlannedStart;
 use crate::changes::Changes;
 use crate::decide::start::start_now;
-use crate::decide::walk::{Turns, nobody, sync_queue};
+use crate::decide::turns::{FollowUp, GroupPlace, GroupTurns, Turn, Turns};
+use crate::decide::walk::walk;
 use crate::engine::{Engine, QuickPassState};
 use crate::job::job_class::JobClassId;
 use crate::job::queue::{Queue, QueueGroup};
 use crate::job::reason;
-use crate::ledger::Ledger;
 use crate::pass::{Pass, WaitCause};
+use crate::place::limits_in_force::{empty_usage, usage};
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
-use gmodel::JobId;
 use gmodel::policy::Backfill;
+use gmodel::{JobId, Reason};
 use gpolicy::running_run::end_of;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -59,17 +60,17 @@ pub(crate) fn quick_pass(
     keeps &= left.ledger.is_some() || left.started.is_empty();
     engine.cluster.look_again(changes.nodes.iter().copied());
     engine.memory.job_classes.begin_pass(snapshot.pending.len());
-    sync_queue(engine, snapshot, Some(changes));
-    let mut queue = std::mem::take(&mut engine.queue);
-    let ledger = left.ledger.take().unwrap_or_else(|| {
-        match crate::place::limits_in_force::is_unlimited(snapshot) {
-            true => Ledger::new(&nobody(snapshot)),
-            false => Ledger::new(snapshot),
-        }
-    });
+    engine.sync_queue(snapshot, Some(changes));
+    let ledger = left.ledger.take().unwrap_or_else(|| usage(snapshot));
     // Node states stay those of the full pass; starts are counted from its time on.
     let now = engine.cluster.now;
-    let mut pass = Pass::new(engine, snapshot, budget, ledger);
+    let Engine {
+        cluster,
+        memory,
+        queue,
+        ..
+    } = engine;
+    let mut pass = Pass::new(cluster, memory, snapshot, budget, ledger);
     pass.now = now;
     (pass.backfill.reserved, pass.world.array_starts) = (left.reserved, left.in_arrays);
     // Tasks with a run in the snapshot count for the cap as it is now.
@@ -77,11 +78,10 @@ pub(crate) fn quick_pass(
         .array_starts
         .values_mut()
         .for_each(|tasks| tasks.retain(|task| left.started.contains(task)));
-    refill(&mut pass, &freed, &mut left.started, &queue);
+    refill(&mut pass, &freed, &mut left.started, queue);
     (left.reserved, left.in_arrays) = (pass.backfill.reserved, pass.world.array_starts);
     left.ledger = keeps.then_some(pass.world.usage);
     let plan = pass.plan;
-    std::mem::swap(&mut engine.queue, &mut queue);
     engine.left = Some(left);
     Some(plan)
 }
@@ -93,12 +93,11 @@ pub(crate) fn make_deferred_starts(engine: &mut Engine, snapshot: &Snapshot) {
         return;
     };
     let now = engine.cluster.now;
-    let mut pass = Pass::new(
-        engine,
-        snapshot,
-        WorkBudget::default(),
-        Ledger::new(&nobody(snapshot)),
-    );
+    let Engine {
+        cluster, memory, ..
+    } = engine;
+    let budget = WorkBudget::default();
+    let mut pass = Pass::new(cluster, memory, snapshot, budget, empty_usage(snapshot));
     pass.now = now;
     (
         pass.backfill.reserved,
@@ -176,30 +175,12 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
         let serves: Vec<bool> = (0..pass.memory.job_classes.list.len())
             .map(|job_class| is_served(pass, job_class as JobClassId, freed))
             .collect();
-        let mut turns = Turns::new(queue, &mut pass.memory.standings, pass.snapshot, |group| {
+        let groups = GroupTurns::new(queue, &mut pass.memory.standings, pass.snapshot, |group| {
             serves[group.job_class as usize]
         });
-        while let Some((number, at)) = turns.next() {
-            if pass.is_spent() {
-                return;
-            }
-            let group = &queue.groups[number as usize];
-            let refused = pass
-                .job_class(group.job_class)
-                .pass
-                .refused_secs
-                .filter(|_| !group.alone);
-            match refused {
-                Some(refused) if group.secs[at] >= refused => {
-                    turns.push(number, group, group.shorter_from(at, refused))
-                }
-                _ => match start_again(pass, group, at, started) {
-                    // The others of the queue group want the same limit raised.
-                    Err(WaitCause::Limit(_) | WaitCause::Borrows) if !pass.limits.minds_time => {}
-                    _ => turns.push(number, group, at + 1),
-                },
-            }
-        }
+        walk(pass, &mut Turns::Groups(groups), |pass, turn| {
+            take_turn_again(pass, turn, started)
+        });
     }
     pass.turn.guaranteed_only = false;
 }
@@ -222,6 +203,30 @@ fn is_served(pass: &Pass, job_class: JobClassId, nodes: &BTreeSet<usize>) -> boo
         of.candidates.up.contains(*at) && (0..of.alternatives.len()).any(fits)
     };
     of.claim.own().is_none() && of.spec.licences.is_empty() && nodes.iter().any(serves)
+}
+
+/// The turn of a quick pass: skips what the job's class refuses, and starts the job if it can.
+fn take_turn_again(pass: &mut Pass, turn: &Turn, started: &mut BTreeSet<JobId>) -> FollowUp {
+    let Some(GroupPlace { group, at, .. }) = turn.place else {
+        return FollowUp::Next;
+    };
+    let refused = pass.job_class(group.job_class).pass.refused_secs;
+    let skip_to = match refused {
+        Some(refused) if !group.alone && group.secs[at] >= refused => {
+            group.shorter_from(at, refused)
+        }
+        _ => match start_again(pass, group, at, started) {
+            // The others of the queue group want the same limit raised.
+            Err(WaitCause::Limit(_) | WaitCause::Borrows) if !pass.limits.minds_time => {
+                group.turns.len()
+            }
+            _ => return FollowUp::Next,
+        },
+    };
+    FollowUp::Skip {
+        places: at..skip_to,
+        reason: Reason::default(),
+    }
 }
 
 /// Starts a job, or as many tasks as have room. One that has a reservation is tried without it, and keeps it where it

@@ -30,7 +30,7 @@ pub(crate) fn keep_waiting(
     let mut preempting = None;
     let short = match wait {
         WaitCause::Borrows => {
-            pass.turn.later = Some(pass.turn.at);
+            pass.turn.borrows = true;
             return Reason::default();
         }
         WaitCause::Limit(LimitRefusal { kind, reason }) => {
@@ -60,7 +60,7 @@ pub(crate) fn keep_waiting(
     }
     let partition = pass.job_class(job_class).partition;
     let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
-    let says = !pass.is_silent;
+    let says = !pass.memory.silent;
     let kept = if is_short_of_nodes && says {
         kept_for_others(pass, job_class)
     } else {

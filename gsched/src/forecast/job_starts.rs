@@ -4,7 +4,7 @@
 //! real start is mostly sooner, as runs end before their limits. A job that a limit refuses at its turn has no start: the forecast
 //! names the limit and its holder that ends first.
 
-use crate::decide::full_pass::walk;
+use crate::decide::full_pass::pass_to_look;
 use crate::engine::Engine;
 use crate::ledger::holder::Holder;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
@@ -81,12 +81,12 @@ pub(crate) fn forecast_jobs(
         .filter(|job| jobs.contains(&job.id))
         .count();
     let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
-    let (plan, left) = walk(
+    let (plan, left) = pass_to_look(
         engine,
         snapshot,
         budget,
-        Some(u32::MAX),
-        &mut |pass, job, partition| {
+        |pass| pass.plan_every_start(),
+        |pass, job, partition| {
             if left == 0 {
                 return false;
             }

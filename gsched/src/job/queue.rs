@@ -412,7 +412,10 @@ impl QueueGroup {
 
     /// The first from a place on that asks for less than so many seconds.
     pub fn shorter_from(&self, at: usize, secs: u32) -> usize {
-        let found = self.secs.range(at..).position(|one| *one < secs);
+        let found = match secs {
+            0 => None,
+            _ => self.secs.range(at..).position(|one| *one < secs),
+        };
         found.map_or(self.secs.len(), |found| at + found)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::Cluster;
-use crate::engine::{Engine, Memory};
+use crate::engine::Memory;
 use crate::job::job_class::{JobClass, JobClassId};
 use gmodel::Timestamp;
 
@@ -43,11 +43,12 @@ pub(crate) fn is_short_by(cluster: &Cluster, of: &JobClass, at: usize, hold: &Ho
 }
 
 /// As `is_full`, before a pass takes anything: a class that was full in the last pass looks only at what was freed since.
-pub(crate) fn is_full_at_first(engine: &mut Engine, job_class: JobClassId) -> bool {
-    engine.cluster.count_rooms();
-    let Engine {
-        cluster, memory, ..
-    } = engine;
+pub(crate) fn is_full_at_first(
+    cluster: &mut Cluster,
+    memory: &mut Memory,
+    job_class: JobClassId,
+) -> bool {
+    cluster.count_rooms();
     let Memory {
         job_classes,
         search_memo: memo,

@@ -1,6 +1,7 @@
 //! Facts about the whole policy that passes ask once: any limit at all, any limit on time, licences over time.
 
 use crate::cluster::timeline::Count;
+use crate::ledger::Ledger;
 use crate::snapshot::Snapshot;
 use gmodel::config::Partition;
 use gmodel::policy::{Account, Limits, Qos};
@@ -16,6 +17,24 @@ pub(crate) fn is_unlimited(snapshot: &Snapshot) -> bool {
     snapshot.policy.accounts.is_empty()
         && snapshot.policy.qos.is_empty()
         && snapshot.config.partitions.iter().all(open)
+}
+
+/// What is held, for a pass that has no preemption to judge: without limits the ledger is not asked and knows no run.
+pub(crate) fn usage(snapshot: &Snapshot) -> Ledger {
+    match is_unlimited(snapshot) {
+        true => empty_usage(snapshot),
+        false => Ledger::new(snapshot),
+    }
+}
+
+/// A ledger without runs, nodes and jobs.
+pub(crate) fn empty_usage(snapshot: &Snapshot) -> Ledger {
+    Ledger::new(&Snapshot {
+        now: snapshot.now,
+        config: snapshot.config.clone(),
+        policy: snapshot.policy.clone(),
+        ..Snapshot::default()
+    })
 }
 
 /// Whether any limit looks at how long a job may run.

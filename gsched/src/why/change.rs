@@ -4,7 +4,7 @@
 //! `explanation.rs` proves each change by a whole pass: the job's turn and the starts of other jobs may change.
 
 use crate::backfill::earliest::earliest_start;
-use crate::decide::full_pass::walk;
+use crate::decide::full_pass::pass_to_look;
 use crate::engine::Engine;
 use crate::job::reason;
 use crate::pass::Pass;
@@ -589,10 +589,11 @@ pub(crate) fn starts_with_edit(
         .filter(|one| is_of_job(one))
         .for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
     let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
-    let (plan, _) = walk(engine, &changed, budget, None, &mut |_, one, _| {
+    let look = |_: &mut Pass, one: &PendingJob, _: Option<usize>| {
         let over = left == 0;
         left = left.saturating_sub(usize::from(is_of_job(one)));
         !over
-    });
+    };
+    let (plan, _) = pass_to_look(engine, &changed, budget, |_| {}, look);
     plan.starts.iter().any(|start| entry.is_or_has(start.job))
 }

@@ -6,7 +6,7 @@
 use crate::backfill::choices::hold_own;
 use crate::backfill::deferred::lift_own;
 use crate::backfill::earliest::earliest_start;
-use crate::decide::full_pass::walk;
+use crate::decide::full_pass::pass_to_look;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
@@ -173,7 +173,7 @@ fn why_here(
     let mut found = None;
     let mut ahead = 0;
     let partition = &entry.spec.partition;
-    walk(engine, snapshot, budget, None, &mut |pass, one, place| {
+    let look = |pass: &mut Pass, one: &PendingJob, place: Option<usize>| {
         if one.id == entry.id
             && one.spec.choice() == entry.spec.choice()
             && one.spec.partition == *partition
@@ -183,7 +183,8 @@ fn why_here(
         }
         ahead += u32::from(one.spec.partition == *partition);
         true
-    });
+    };
+    pass_to_look(engine, snapshot, budget, |_| {}, look);
     found
 }
 
