@@ -1,10 +1,11 @@
 //! Reservations of nodes, GPUs and licences: starts keep clear of their windows, and jobs of a reservation start and end in it.
 
 use super::NOW;
+use super::kept::starts;
 use super::{check, picture};
 use crate::{WorkBudget, plan};
 use expect_test::expect;
-use gmodel::NodeId;
+use gmodel::{JobId, NodeId};
 
 #[test]
 fn no_run_overlaps_a_maintenance() {
@@ -164,23 +165,14 @@ fn a_job_of_a_reservation_ends_with_its_window_and_is_not_cut_for_another() {
         40 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-01T00:01:40Z to 1970-01-01T00:18:20Z
     "#]],
     );
-    let snapshot = picture(text);
-    let told = crate::forecast(
-        &snapshot,
-        &snapshot.pending.iter().map(|job| job.id).collect(),
-    );
-    let told: Vec<_> = told
-        .iter()
-        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW))))
-        .collect();
     assert_eq!(
-        told,
+        starts(&picture(text)),
         [
-            (10, Some(30)),
-            (20, None),
-            (30, Some(0)),
-            (40, Some(100)),
-            (50, Some(0))
+            (JobId(10), Some(30)),
+            (JobId(20), None),
+            (JobId(30), Some(0)),
+            (JobId(40), Some(100)),
+            (JobId(50), Some(0))
         ]
     );
 }
@@ -204,18 +196,14 @@ fn what_a_job_takes_of_licences_and_gpus_by_number_it_takes_until_its_reservatio
         40 waits: Reservation: reservation "demo" has 3 GPUs, and 2 are free for as long: this job needs 3
     "#]],
     );
-    let snapshot = picture(text);
-    let told = crate::forecast(
-        &snapshot,
-        &snapshot.pending.iter().map(|job| job.id).collect(),
-    );
-    let told: Vec<_> = told
-        .iter()
-        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW))))
-        .collect();
     assert_eq!(
-        told,
-        [(10, Some(0)), (20, None), (30, Some(100)), (40, None)]
+        starts(&picture(text)),
+        [
+            (JobId(10), Some(0)),
+            (JobId(20), None),
+            (JobId(30), Some(100)),
+            (JobId(40), None)
+        ]
     );
 }
 
@@ -498,15 +486,11 @@ fn what_a_job_of_a_reservation_of_gpus_leaves_is_for_others_of_it() {
     let mut engine = crate::Engine::default();
     let first = engine.plan(&snapshot, WorkBudget::default());
     super::kept::enter(&mut snapshot, &first);
-    let starts = |snapshot: &crate::Snapshot| {
-        let jobs = snapshot.pending.iter().map(|job| job.id).collect();
-        crate::forecast(snapshot, &jobs)
-            .iter()
-            .map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW))))
-            .collect::<Vec<_>>()
-    };
     // The third when the first ends; bob with three of four GPUs when the reservation is over.
-    assert_eq!(starts(&snapshot), [(20, Some(1000)), (30, Some(100))]);
+    assert_eq!(
+        starts(&snapshot),
+        [(JobId(20), Some(1000)), (JobId(30), Some(100))]
+    );
     let changes = super::kept::end(&mut snapshot, 0);
     assert_eq!(
         engine.after(&snapshot, &changes, WorkBudget::default()),
