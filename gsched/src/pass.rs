@@ -24,6 +24,7 @@ use crate::queue_order::of_starts;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::world::World;
 use fixedbitset::FixedBitSet;
+use gmodel::config::{MigCuts, Partition};
 use gmodel::policy::Backfill;
 use gmodel::{GpuSlot, JobId, NodeId, Reason, RunClass, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,8 +77,6 @@ pub(crate) struct Backfilling {
     /// Planned starts that are not worked out yet, in order, and how many.
     pub(crate) wants: VecDeque<DeferredStart>,
     pub(crate) wanted: Vec<u32>,
-    /// None is deferred.
-    pub(crate) at_once: bool,
 }
 
 pub(crate) struct Preemption<'a> {
@@ -172,6 +171,36 @@ pub(crate) struct FoundNodes {
 /// `None` where there is no room.
 pub(crate) type NodesOrLimit = Result<Option<FoundNodes>, LimitRefusal>;
 
+impl Backfilling {
+    fn new(snapshot: &Snapshot) -> Self {
+        let partitions = snapshot.config.partitions.len();
+        let reserve = match snapshot.config.scheduler.backfill {
+            Backfill::Off => 0,
+            Backfill::First(count) => count,
+            Backfill::All => u32::MAX,
+        };
+        Self {
+            reserve_left: vec![reserve; partitions],
+            waiting: vec![false; partitions],
+            set_aside: FixedBitSet::with_capacity(partitions),
+            reserved: Vec::new(),
+            wants: VecDeque::new(),
+            wanted: vec![0; partitions],
+        }
+    }
+}
+
+impl LimitFacts {
+    fn new(snapshot: &Snapshot) -> Self {
+        let unlimited = is_unlimited(snapshot);
+        Self {
+            unlimited,
+            minds_time: !unlimited && minds_time(snapshot),
+            refused: BTreeMap::new(),
+        }
+    }
+}
+
 impl<'a> Pass<'a> {
     pub fn new(
         cluster: &'a mut Cluster,
@@ -180,14 +209,7 @@ impl<'a> Pass<'a> {
         budget: WorkBudget,
         ledger: Ledger,
     ) -> Self {
-        let partitions = snapshot.config.partitions.len();
-        let reserve = match snapshot.config.scheduler.backfill {
-            Backfill::Off => 0,
-            Backfill::First(count) => count,
-            Backfill::All => u32::MAX,
-        };
         cluster.count_rooms();
-        let unlimited = is_unlimited(snapshot);
         let leaving = if cluster.leaving > 0 {
             LeavingRuns::new(snapshot)
         } else {
@@ -198,15 +220,7 @@ impl<'a> Pass<'a> {
             snapshot,
             now: snapshot.now,
             world: World::new(cluster, ledger, snapshot),
-            backfill: Backfilling {
-                reserve_left: vec![reserve; partitions],
-                waiting: vec![false; partitions],
-                set_aside: FixedBitSet::with_capacity(partitions),
-                reserved: Vec::new(),
-                wants: VecDeque::new(),
-                wanted: vec![0; partitions],
-                at_once: false,
-            },
+            backfill: Backfilling::new(snapshot),
             preemption: Preemption {
                 usage_before: None,
                 candidates: None,
@@ -218,11 +232,7 @@ impl<'a> Pass<'a> {
             },
             mig: MigHolds::default(),
             forecast: ForecastState::default(),
-            limits: LimitFacts {
-                unlimited,
-                minds_time: !unlimited && minds_time(snapshot),
-                refused: BTreeMap::new(),
-            },
+            limits: LimitFacts::new(snapshot),
             turn: EntryAtHand::default(),
             work: Work {
                 probes_left: budget.node_probes,
@@ -372,6 +382,15 @@ impl<'a> Pass<'a> {
         job.is_choice()
             && job.particulars.positions.is_none()
             && self.choices.settled.contains(&job.id)
+    }
+
+    /// Whether the policy lets a pass end or move runs, or cut GPUs, so that a job has room: that takes all planned starts before it.
+    pub(crate) fn may_make_room(&self) -> bool {
+        let config = &self.snapshot.config;
+        let cuts = |partition: &Partition| partition.mig == MigCuts::Planned;
+        self.preemption.usage_before.is_some()
+            || config.scheduler.consolidate
+            || config.partitions.iter().any(cuts)
     }
 
     /// All that are to go so far.

@@ -38,7 +38,7 @@ const RULES: &[(Rule, usize, &str)] = &[
 /// A crate that misses a rule, with its bound. A crate that keeps the rule leaves the list.
 const NOT_YET: &[(Rule, &str, usize)] = &[
     (Rule::Fields, "gsched", 21),
-    (Rule::LongFunctions, "gsched", 16),
+    (Rule::LongFunctions, "gsched", 13),
     (Rule::TupleArguments, "gsched", 7),
 ];
 

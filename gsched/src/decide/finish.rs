@@ -20,10 +20,8 @@ pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, QuickPassStat
     let is_set_aside = pass.world.usage.idle.is_set_aside();
     let waits =
         |job: &PendingJob| job.particulars.nomination.is_some() && !started.contains(&job.id);
-    let may_make =
-        pass.preemption.usage_before.is_some() || pass.snapshot.config.scheduler.consolidate;
-    let makes_room =
-        may_make && (!pass.plan.preempts.is_empty() || pass.snapshot.pending.iter().any(waits));
+    let makes_room = pass.may_make_room()
+        && (!pass.plan.preempts.is_empty() || pass.snapshot.pending.iter().any(waits));
     let left = QuickPassState {
         ledger: keeps.then_some(pass.world.usage),
         waiting: pass.room_wanted,

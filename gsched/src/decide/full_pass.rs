@@ -1,5 +1,6 @@
 //! A full pass: along queue groups where their order cannot depend on what a job is given, along all entries otherwise.
 
+use crate::backfill::deferred::reserve_wanted;
 use crate::changes::Changes;
 use crate::decide::finish::finish;
 use crate::decide::turns::{EntryTurns, FollowUp, GroupTurns, OpenGroups, SkippedJobs, Turns};
@@ -90,7 +91,6 @@ pub(crate) fn pass_over_entries(
     } = engine;
     let mut pass = Pass::new(cluster, memory, snapshot, budget, ledger);
     hold_counted(&mut pass);
-    pass.backfill.at_once = true;
     pass.preemption.usage_before = usage_before.as_ref();
     pass.preemption.candidates = usage_before
         .as_ref()
@@ -106,6 +106,7 @@ pub(crate) fn pass_over_entries(
             false => FollowUp::End,
         }
     });
+    reserve_wanted(&mut pass);
     if !pass.is_spent() {
         resume_rest(&mut pass);
     }

@@ -115,7 +115,7 @@ pub(crate) fn keep_waiting(
             tasks,
             may_begin: None,
         });
-        if pass.backfill.at_once || takes_over || preempting.is_some() {
+        if pass.may_make_room() || takes_over || preempting.is_some() {
             start = reserve_wanted(pass);
         } else if first && says {
             start = begin_last(pass);

@@ -4,7 +4,7 @@
 //! Looks at the job at its turn in a pass, after the starts of earlier jobs. Decides nothing.
 
 use crate::backfill::choices::hold_own;
-use crate::backfill::deferred::lift_own;
+use crate::backfill::deferred::{lift_own, reserve_wanted};
 use crate::backfill::earliest::earliest_start;
 use crate::decide::full_pass::pass_to_look;
 use crate::decide::withheld::kept_for_others;
@@ -194,6 +194,7 @@ fn explain_entry(
     partition: Option<usize>,
     ahead: u32,
 ) -> EntryAnswer {
+    reserve_wanted(pass);
     let mut blockers = blockers_of(pass, job, partition);
     let mut alternatives = match partition {
         Some(partition) if !blockers.is_empty() => by_alternative(pass, job, partition),
