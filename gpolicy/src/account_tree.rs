@@ -1,6 +1,6 @@
 //! The tree of accounts by number, so that a pass follows it without looking at names. Number 0 is the root.
 //!
-//! Accounts that jobs name and the policy does not know stand directly below the root. Never knows limits or use.
+//! Accounts that jobs name and the policy does not know are directly below the root. Never knows limits or use.
 
 use crate::names::Names;
 use gmodel::Policy;
@@ -43,7 +43,7 @@ impl AccountTree {
         self.names.number(name)
     }
 
-    /// The number of an account; one that is not known yet comes directly below the root.
+    /// The number of an account; an unknown one is added directly below the root.
     pub fn number_or_new(&mut self, name: &str) -> u32 {
         let number = self.names.number_or_new(name);
         self.above.resize_with(self.names.len(), Vec::new);

@@ -29,7 +29,7 @@ struct LaterPeriod {
     promised: u128,
 }
 
-/// What a job would use beyond what is left of a period.
+/// What a job would use beyond the rest of a period.
 pub struct BudgetExcess {
     /// The begin of a future period.
     pub from: Option<Timestamp>,

@@ -3,6 +3,7 @@
 //! Owns the comparison and the words of each reason (Slurm's spelling). Which limits apply to a job is the
 //! ledger's to know. Source: sacctmgr(1), "resource limits".
 
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::{ALL_GPUS, GpuAmounts, JobLimits, Limits};
 use gmodel::{Reason, ReasonCode, Timestamp};
 
@@ -13,7 +14,7 @@ const FEW_TYPES: usize = 4;
 /// Thousandths of a GPU that its slices together may lack: seven of 142 are all of it.
 pub const LOST_BY_SLICES: u64 = 6;
 
-/// GPU types by number. 0 is all types together; the last one stands for types without a name.
+/// GPU types by number. 0 is all types together; the last one is for types without a name.
 #[derive(Clone, Debug)]
 pub struct GpuTypes {
     names: Vec<String>,
@@ -64,17 +65,6 @@ impl GpuTypes {
             name => format!("{count} {name}"),
         }
     }
-}
-
-/// Thousandths as people write them.
-pub fn milli_text(milli: u64) -> String {
-    let (whole, rest) = (milli / 1000, milli % 1000);
-    if rest == 0 {
-        return whole.to_string();
-    }
-    format!("{whole}.{rest:03}")
-        .trim_end_matches('0')
-        .to_owned()
 }
 
 /// What one run holds, or one job would.

@@ -27,7 +27,7 @@ pub struct Factors {
     pub nice: i32,
     /// Set by an operator in place of the sum.
     pub set: Option<u32>,
-    /// A larger number goes first.
+    /// A larger number is first in the queue.
     pub priority: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Guarantees: which runs stand on their account's own GPUs, which on what others leave idle, and what may still be lent.
+//! Guarantees: which runs use their account's own GPUs, which borrow idle GPUs of other accounts, and what may still be lent.
 //!
 //! A guarantee holds at every level of the tree: a child's use counts at its parents, a child without a guarantee of its
 //! own uses its parent's, as far as that is not promised to other children. Never starts or ends anything.
@@ -88,7 +88,7 @@ impl Guarantees {
         Some(all)
     }
 
-    /// Accounts that came up since.
+    /// Makes room for accounts that the policy does not name.
     pub fn grow(&mut self, accounts: usize) {
         self.levels
             .resize_with(accounts.max(self.levels.len()), Level::default);
@@ -320,7 +320,7 @@ impl Guarantees {
         named.chain((!level.has_gpus && level.grants()).then_some(ALL))
     }
 
-    /// The guarantee that an account's jobs stand on: the nearest at or above it.
+    /// The account whose guarantee an account's jobs use: the nearest at or above it.
     pub fn granting(&self, tree: &AccountTree, account: u32) -> Option<u32> {
         tree.line(account)
             .find(|above| self.levels[*above as usize].grants())
@@ -342,7 +342,7 @@ impl Guarantees {
         Some(GuaranteeShortage::Budget { account, at })
     }
 
-    /// Whether every guarantee at or above an account has as much standing on it as it had before.
+    /// Whether of every guarantee at or above an account as much is used as before.
     pub fn stands_on_as_much(&self, before: &Self, tree: &AccountTree, account: u32) -> bool {
         tree.line(account).all(|above| {
             self.guaranteed_types(above)
@@ -350,7 +350,7 @@ impl Guarantees {
         })
     }
 
-    /// A guaranteed budget of an account, by its place among those.
+    /// A guaranteed budget of an account, by its place among its guaranteed budgets.
     pub fn budget(&self, account: u32, at: usize) -> &BudgetUse {
         &self.levels[account as usize].budgets[at]
     }

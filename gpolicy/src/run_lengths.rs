@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 const RUNS_KEPT: usize = 32;
 /// A group with fewer runs predicts nothing.
 const FEWEST_RUNS: usize = 4;
-/// How many groups are remembered; the group that was longest without a run goes first.
+/// How many groups are remembered; the group that was longest without a run is forgotten first.
 const MOST_GROUPS: usize = 16_384;
 /// The length of a run without a limit is a share of this.
 const NOMINAL_SECS: u32 = 86_400;

@@ -55,7 +55,7 @@ pub struct Plans {
     pub at_limits: Timestamp,
 }
 
-/// The forecast told of a job at one time.
+/// The forecast of a job at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldStart {
     /// Which of `AGES_SECS` the job had reached.
@@ -72,7 +72,7 @@ pub struct Outcome {
     pub job: JobId,
     pub partition: String,
     pub said: ToldStart,
-    /// It stands for those that were forecast with it.
+    /// It represents all jobs that were forecast with it.
     pub sampled: bool,
     /// When it started, or was cancelled.
     pub ended: Timestamp,
@@ -84,7 +84,7 @@ pub struct Outcome {
 pub struct Record {
     /// Intervals of jobs that have started.
     pub intervals: u64,
-    /// Of these, those that held the start.
+    /// How many of these held the start.
     pub right: u64,
     /// Of the last ones, seconds.
     pub median_width_secs: Option<i64>,
@@ -96,7 +96,7 @@ pub struct OpenForecast {
     pub job: JobId,
     pub partition: String,
     pub said: ToldStart,
-    /// It stands for those that were forecast with it.
+    /// It represents all jobs that were forecast with it.
     pub sampled: bool,
 }
 
@@ -295,7 +295,7 @@ impl Calibration {
         self.open.remove(&job);
     }
 
-    /// Takes an outcome in, in the order in which they came.
+    /// Enters an outcome, in the order of the outcomes.
     pub fn learn(&mut self, outcome: &Outcome) {
         let Some(own) = AGES_SECS
             .get(usize::from(outcome.said.age))
@@ -420,7 +420,7 @@ fn held(
     apart: i64,
     value: impl Fn(&WaitRecord) -> i64,
 ) -> (i64, i64) {
-    // Of equal ones those that started first: a job still pending then waited longer.
+    // Of equal ones the first to start: a job still pending then waited longer.
     past.sort_by_cached_key(|past| (value(past), !past.started));
     let from_none = longest_but(past, late_part_ppm(missed_ppm, apart), &value);
     let from_later = (1..=SPLITS)

@@ -1,4 +1,4 @@
-//! Idle GPUs, and those of them that are kept ready for urgent work: headroom of partitions and of QOS.
+//! Idle GPUs, and the headroom of partitions and QOS: idle GPUs that are kept for urgent work.
 //!
 //! GPUs are counted by type. Jobs of a partition that only shares some nodes with one that keeps headroom
 //! are held back on those. Never knows guarantees: lending limits are the quota's.
@@ -6,10 +6,11 @@
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, NodeId, Reason, ReasonCode};
-use gpolicy::limits::{ALL, GpuTypes, Holding, milli_text};
+use gpolicy::limits::{ALL, GpuTypes, Holding};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -90,7 +91,7 @@ pub struct IdleGpus {
 struct ChoiceHeadroom {
     /// So much less is idle.
     idle: Counts,
-    /// And comes, or more where others leave more than the job takes.
+    /// So much less comes, or so much more where the victims free more than the job takes.
     less: Counts,
     more: Counts,
 }
@@ -162,7 +163,7 @@ impl Counts {
         beyond
     }
 
-    /// What is on nodes that are not known yet counts where it certainly is: outside of what others keep as long as there is room.
+    /// GPUs on nodes that are not known yet count outside of other partitions' headroom as long as there is room.
     fn change(
         &mut self,
         held: &Holding,
@@ -248,7 +249,7 @@ impl Headroom {
             .collect()
     }
 
-    /// Changes counts by the usable GPUs of some shares: those of all types, and those of each type.
+    /// Changes counts by the usable GPUs of some shares, for all types together and for each type.
     fn count(
         &self,
         counts: &mut [&mut Counts],

@@ -38,12 +38,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Begins a trial: what becomes of node states, and of what is idle, can be rolled back.
+    /// Begins a trial: changes of node states and of idle GPUs can be rolled back.
     pub fn begin_trial(&mut self) {
         self.cluster.begin_trial();
     }
 
-    /// In a trial, what is idle is counted otherwise.
+    /// Changes the count of idle GPUs in a trial.
     pub fn count_idle(&mut self, change: impl FnOnce(&mut IdleGpus)) {
         self.idle_before = Some(self.usage.idle.clone());
         change(&mut self.usage.idle);

@@ -71,7 +71,7 @@ struct RunUse {
 }
 
 impl Standings {
-    /// Takes the runs that came, went or changed since the last look; `None`: any run may have.
+    /// Notes the runs that started, ended or changed since the last look; `None`: any run may have.
     pub fn note(&mut self, changed: Option<&BTreeSet<RunId>>) {
         match changed {
             Some(runs) => self.stale.extend(runs),
@@ -95,7 +95,7 @@ impl Standings {
             Arc::ptr_eq(config, input.config) && Arc::ptr_eq(policy, input.policy)
         });
         if !same || !self.enter(input, waiting.clone()) {
-            // A user without usage is gone.
+            // A user without usage leaves the list.
             self.begin(input, queue);
             self.enter(input, waiting.clone());
         }

@@ -262,7 +262,7 @@ impl GpuDemand {
     }
 }
 
-/// What stands against a demand on one node. The order is from "never" to "not now".
+/// What a node lacks for a demand. The order is from "never" to "not now".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lack {
     /// Not with everything on the node free.
@@ -319,7 +319,7 @@ impl NodeDemand {
         }
     }
 
-    /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
+    /// Could the node serve it with nothing else running? GPUs that are sick or missing count: a repair brings them back.
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
         if self.most_gpus(node) < self.gpus.count() as usize {
             return Err(Lack::Gpus);

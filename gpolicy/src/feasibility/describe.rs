@@ -38,7 +38,7 @@ pub fn describe(demand: &Demand) -> String {
             let kind = kind.as_deref().unwrap_or("GPU");
             Some(format!(
                 "{} of one {kind}",
-                crate::limits::milli_text(u64::from(milli))
+                gmodel::gpu_amounts::milli_text(u64::from(milli))
             ))
         }
         kind if let GpuAmount::Mig { profile, .. } = &first.gpus.amount => {

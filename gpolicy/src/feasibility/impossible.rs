@@ -10,7 +10,7 @@ use gmodel::job::GpuScope;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a request can never run in a partition with its present nodes, and what would run; `None` when it can.
-/// Nodes that are down count: they come back.
+/// Nodes that are down count: they may return.
 pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode]) -> Option<String> {
     let members: Vec<_> = nodes
         .iter()
@@ -382,7 +382,7 @@ fn lack_of(demand: &Demand, members: &[&SchedNode]) -> Option<Lack> {
             if fitting > 0 {
                 return (fitting < before).then_some(Lack::Nodes);
             }
-            // What the node that comes closest lacks.
+            // What the nearest node lacks.
             members
                 .iter()
                 .filter_map(|node| wanted.fits_empty(node).err())

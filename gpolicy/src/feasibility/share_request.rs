@@ -4,7 +4,7 @@ use gmodel::config::{GpuSharing, Partition};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::{JobSpec, Reason, ReasonCode, Request};
 
-/// Whether a request may come to a part of a GPU.
+/// Whether a request may be served by a part of a GPU.
 pub fn asks_for_share(request: &Request) -> bool {
     let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     alternatives

@@ -12,6 +12,7 @@ use crate::place::gpu_reservation::{
 use crate::place::nominated_nodes::hold_idle_part;
 use crate::snapshot::PendingJob;
 use gmodel::Timestamp;
+use gpolicy::window::Window;
 
 /// Gives a job the earliest start that delays none before it.
 pub(crate) fn plan_start(
@@ -41,7 +42,10 @@ pub(crate) fn plan_start_at(
     let to = end_after(at, Some(secs));
     let of = &pass.memory.job_classes.list[job_class as usize];
     let need = |part, make| of.need(alternative, part, make);
-    let mut holds = pass.world.cluster.hold(&picked, need, (at, to))?;
+    let mut holds = pass
+        .world
+        .cluster
+        .hold(&picked, need, Window { from: at, to })?;
     for (name, count) in &job.spec.licences {
         if let Some(free) = pass.world.licences.get_mut(name) {
             free.take(at, to, *count);

@@ -12,6 +12,7 @@ use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::run::NodeShare;
 use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
 use gpolicy::feasibility::demand::{Lack, NodeDemand};
+use gpolicy::window::Window;
 
 /// What is free on a node.
 #[derive(Debug, Default)]
@@ -66,6 +67,20 @@ impl Clone for NodeState {
 const WHOLE: u16 = WHOLE_GPU_MILLI as u16;
 const EVER: Timestamp = Timestamp(i64::MAX);
 
+/// Thousandths that are free of each slot now; a slot that is not offered has none.
+fn free_slot_milli(make: &NodeClass, node: &SchedNode) -> Vec<u16> {
+    let offered = make.slots.iter().enumerate();
+    offered
+        .map(|(at, group)| match *group {
+            NO_GROUP => 0,
+            _ => node
+                .free_gpu_milli
+                .get(at)
+                .map_or(0, |milli| (*milli).min(WHOLE_GPU_MILLI) as u16),
+        })
+        .collect()
+}
+
 impl NodeState {
     /// From what is free now and what comes back when the runs there end.
     pub fn new<'a>(
@@ -75,27 +90,14 @@ impl NodeState {
         runs: impl Iterator<Item = (Timestamp, &'a NodeShare)>,
     ) -> Self {
         let offered = |at: usize| make.slots.get(at).copied().unwrap_or(NO_GROUP);
-        let slots: Vec<u16> = (0..make.slots.len())
-            .map(|at| match offered(at) {
-                NO_GROUP => 0,
-                _ => node
-                    .free_gpu_milli
-                    .get(at)
-                    .map_or(0, |milli| (*milli).min(WHOLE_GPU_MILLI) as u16),
-            })
-            .collect();
+        let slots = free_slot_milli(make, node);
         let mut free = Amount {
             cpus: node.free_cpus,
             mem_bytes: node.free_mem_bytes,
             gpus: Default::default(),
         };
-        for (at, _) in slots
-            .iter()
-            .enumerate()
-            .filter(|(_, milli)| **milli == WHOLE)
-        {
-            free.gpus[usize::from(offered(at))] += 1;
-        }
+        let whole = (0..slots.len()).filter(|at| slots[*at] == WHOLE);
+        whole.for_each(|at| free.gpus[usize::from(offered(at))] += 1);
         let mut room = Self {
             slots,
             profile: Profile::new(now, free, &[], &make.all),
@@ -423,16 +425,18 @@ impl NodeState {
         }
     }
 
-    /// Starts a run here: takes the need from now until `to`, and says which slots it holds. A share goes on the slot
-    /// that is liked, whole GPUs are those, where any are.
+    /// Starts a run here: takes the need for a time, and says which slots the run holds. It holds the slots of `liked`, where
+    /// any are: one for a share, all for whole GPUs.
     pub fn start(
         &mut self,
         make: &NodeClass,
         node: NodeId,
-        (need, liked): (&Need, &[u16]),
+        need: &Need,
+        liked: &[u16],
         tasks: u32,
-        (now, to): (Timestamp, Timestamp),
+        during: Window,
     ) -> Option<NodeShare> {
+        let Window { from: now, to } = during;
         let gpus = match need.milli {
             0 => {
                 let amount = self.amount(make, need, now, to)?;
@@ -461,13 +465,7 @@ impl NodeState {
                         .collect(),
                 )
             }
-            milli => self.start_share(
-                make,
-                (need, liked.first().copied()),
-                u32::from(milli),
-                now,
-                to,
-            )?,
+            _ => self.start_share(make, need, liked.first().copied(), now, to)?,
         };
         Some(NodeShare {
             node,
@@ -483,14 +481,15 @@ impl NodeState {
         &self,
         make: &NodeClass,
         need: &Need,
-        (now, to): (Timestamp, Timestamp),
+        during: Window,
     ) -> Option<Vec<u16>> {
+        let Window { from, to } = during;
         if need.milli > 0 || need.gpus == 0 {
             return None;
         }
-        let slots = match self.best_joined(make, need, now, to) {
+        let slots = match self.best_joined(make, need, from, to) {
             Some(slots) => slots,
-            None => self.pick(make, &self.amount(make, need, now, to)?),
+            None => self.pick(make, &self.amount(make, need, from, to)?),
         };
         Some(slots.into_iter().map(|slot| slot.0).collect())
     }
@@ -507,11 +506,12 @@ impl NodeState {
     fn start_share(
         &mut self,
         make: &NodeClass,
-        (need, liked): (&Need, Option<u16>),
-        milli: u32,
+        need: &Need,
+        liked: Option<u16>,
         now: Timestamp,
         to: Timestamp,
     ) -> Option<GpuSet> {
+        let milli = u32::from(need.milli);
         let shared = match liked {
             Some(slot) => self
                 .all_shared_for(need, now, to)
@@ -784,9 +784,13 @@ pub fn share_on(node: &SchedNode, demand: &NodeDemand) -> Result<NodeShare, Lack
     room.start(
         make,
         node.id,
-        (&need, &[]),
+        &need,
+        &[],
         demand.tasks,
-        (now, now.plus_secs(1)),
+        Window {
+            from: now,
+            to: now.plus_secs(1),
+        },
     )
     .ok_or(lack)
 }

@@ -35,13 +35,9 @@ pub struct Cluster {
     held: ByNodeState<(NodeStateId, Hold)>,
     /// What the trial under way changed; `None`: there is none.
     undo: Option<ClusterUndo>,
-    /// Of each node, before this pass.
-    base_of: Vec<NodeStateId>,
-    /// Of each node, in this pass.
-    room_of: Vec<NodeStateId>,
-    /// Nodes with another state than the node before them: before this pass, and in it.
-    base_breaks: FixedBitSet,
-    breaks: FixedBitSet,
+    /// Before this pass, and in it.
+    base: StateOfNodes,
+    current: StateOfNodes,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
     /// How many nodes have so many CPUs free, by that number.
@@ -51,16 +47,24 @@ pub struct Cluster {
     runs: Vec<KnownRun>,
     /// Nodes with other runs than when their state was worked out.
     stale: Vec<usize>,
-    /// Runs that are being ended, and those that stand still.
+    /// How many runs are being ended, and how many are suspended.
     pub leaving: usize,
     pub suspended: usize,
     pub(crate) usual: UsualJobs,
-    /// Grows when nodes come, go, or change in what they have.
+    /// Grows when nodes are added, removed, or change in what they have.
     pub generation: u64,
     /// Nodes on which the last `sync` found something free that was not.
     pub freed: Vec<Range<usize>>,
     /// How often `sync` was called.
     pub synced: u64,
+}
+
+/// The state of each node.
+#[derive(Debug, Default)]
+struct StateOfNodes {
+    ids: Vec<NodeStateId>,
+    /// Nodes with another state than the node before them.
+    breaks: FixedBitSet,
 }
 
 /// What a trial changed of nodes: their states before, in the order of the changes, and which were filed.
@@ -126,7 +130,7 @@ impl Cluster {
             let mut rooms = std::mem::take(&mut self.rooms);
             rooms.count(
                 self.stretches()
-                    .map(|nodes| (self.room_of[nodes.start], nodes.len())),
+                    .map(|nodes| (self.current.ids[nodes.start], nodes.len())),
             );
             self.rooms = rooms;
         }
@@ -203,7 +207,7 @@ impl Cluster {
         (places, shares)
     }
 
-    /// Sorts the runs anew: node classes or partitions are others. Pending jobs come again.
+    /// Sorts the runs anew after node classes or partitions changed. The queue enters its jobs again.
     pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
         self.usual = UsualJobs::default();
         for run in &snapshot.running {
@@ -220,7 +224,7 @@ impl Cluster {
         self.stale.extend(places);
     }
 
-    /// Whether what the runs there leave is what a snapshot says is free.
+    /// Whether a node has as much free beside its known runs as a snapshot says.
     pub(crate) fn agrees(&self, at: usize, node: &SchedNode) -> bool {
         let track = &self.nodes[at];
         let cpus: u64 = track
@@ -246,14 +250,14 @@ impl Cluster {
             && milli + free == usable
     }
 
-    /// Where a node stands: they are in the order of their ids.
+    /// The place of a node: nodes are in the order of their ids.
     pub fn place(&self, node: NodeId) -> Option<usize> {
         place_of_node(&self.nodes, node, |track| track.id)
     }
 
     /// The room of a node in this pass.
     pub fn room(&self, at: usize) -> &NodeState {
-        self.rooms.get(self.room_of[at])
+        self.rooms.get(self.current.ids[at])
     }
 
     /// All rooms that nodes have in this pass, with how many nodes have each.
@@ -274,12 +278,12 @@ impl Cluster {
     /// Its number: nodes with the same are of one make and have the same free, now and later.
     #[inline]
     pub fn room_id(&self, at: usize) -> NodeStateId {
-        self.room_of[at]
+        self.current.ids[at]
     }
 
     /// All nodes, those together that follow each other and have one room in this pass.
     pub(crate) fn stretches(&self) -> Stretches<'_> {
-        let words = self.breaks.as_slice();
+        let words = self.current.breaks.as_slice();
         let mut all = Stretches {
             words,
             word: 0,
@@ -306,30 +310,30 @@ impl Cluster {
 
     /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
     pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
-        next_in(&self.breaks, at + 1).unwrap_or(self.nodes.len())
+        next_in(&self.current.breaks, at + 1).unwrap_or(self.nodes.len())
     }
 
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
     pub(crate) fn set_room(&mut self, at: usize, room: NodeStateId) {
-        self.rooms.change(self.room_of[at], room, 1);
+        self.rooms.change(self.current.ids[at], room, 1);
         self.place_room(at..at + 1, room);
     }
 
     /// Puts it down for nodes that follow each other and had one.
     fn place_room(&mut self, nodes: Range<usize>, room: NodeStateId) {
         if let Some(undo) = &mut self.undo {
-            let before = nodes.clone().map(|at| (at, self.room_of[at]));
+            let before = nodes.clone().map(|at| (at, self.current.ids[at]));
             undo.states.extend(before);
         }
-        self.room_of[nodes.clone()].fill(room);
-        break_before(&mut self.breaks, &self.room_of, nodes.start);
-        break_before(&mut self.breaks, &self.room_of, nodes.end);
+        self.current.ids[nodes.clone()].fill(room);
+        self.current.note_break(nodes.start);
+        self.current.note_break(nodes.end);
     }
 
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
     pub fn touch(&mut self, at: usize) -> &mut NodeState {
-        let made = self.rooms.add_like(self.room_of[at]);
+        let made = self.rooms.add_like(self.current.ids[at]);
         self.set_room(at, made);
         self.rooms.get_mut(made)
     }
@@ -376,7 +380,7 @@ impl Cluster {
             undo.filed.push(at);
         }
         let nodes = self.nodes.len();
-        let room = self.rooms.get(self.room_of[at]);
+        let room = self.rooms.get(self.current.ids[at]);
         let cpus = room.profile.free_at(self.now).cpus;
         let bucket = (cpus > 0).then(|| room.free_gpus());
         let track = &mut self.nodes[at];
@@ -409,7 +413,7 @@ impl Cluster {
     /// Nodes on which a CPU is free now, but for what reservations that begin at once hold: those together that have one room and
     /// follow each other.
     pub(crate) fn open_stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        // Where no node has a GPU, all of them stand in one set.
+        // Without GPUs all nodes are in one set.
         let some = self.by_free.first().filter(|_| self.by_free.len() == 1);
         let mut until = 0;
         let in_set = std::iter::from_fn(move || {
@@ -518,11 +522,14 @@ fn next_in(set: &FixedBitSet, from: usize) -> Option<usize> {
     Some(place * bits + word.trailing_zeros() as usize)
 }
 
-/// Notes whether the room of a node is another than that of the one before it.
-#[inline]
-fn break_before(breaks: &mut FixedBitSet, rooms: &[NodeStateId], at: usize) {
-    if at < rooms.len() {
-        breaks.set(at, at == 0 || rooms[at - 1] != rooms[at]);
+impl StateOfNodes {
+    /// Notes whether the state of a node is another than that of the node before it.
+    #[inline]
+    fn note_break(&mut self, at: usize) {
+        if at < self.ids.len() {
+            let differs = at == 0 || self.ids[at - 1] != self.ids[at];
+            self.breaks.set(at, differs);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::place::nominated_nodes::is_bound;
 use crate::place::rails;
 use crate::plan::Start;
 use crate::preempt::nomination::takes_freed;
-use crate::preempt::what_if::keep_those_who_went_for;
+use crate::preempt::what_if::keep_victims_of;
 use crate::snapshot::PendingJob;
 use fixedbitset::FixedBitSet;
 use gmodel::array_spec::RangeSet;
@@ -316,7 +316,14 @@ fn commit_start(
             let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
             let mut room = cluster.room(at).clone();
             let share = room
-                .start(make, node, (&need, liked), tasks, (now, end))
+                .start(
+                    make,
+                    node,
+                    &need,
+                    liked,
+                    tasks,
+                    Window { from: now, to: end },
+                )
                 .expect("picked nodes have room");
             *cluster.touch(at) = room;
             made.insert(key, (cluster.room_id(at), share.clone()));
@@ -354,7 +361,7 @@ fn commit_start(
     });
     pass.work.starts_left = pass.work.starts_left.saturating_sub(1);
     takes_freed(pass, job);
-    keep_those_who_went_for(pass, id);
+    keep_victims_of(pass, id);
 }
 
 /// Starts a job that is no array now, if it can: also where victims leave for it in another of its partitions.

@@ -9,7 +9,7 @@ use gmodel::{JobId, RunClass, Timestamp};
 use gpolicy::running_run::end_of;
 use serde::{Deserialize, Serialize};
 
-/// The job of the run that ends first of those that hold a limit.
+/// The job of the first run to end among the runs that hold a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub job: JobId,
@@ -38,7 +38,7 @@ impl LimitKind {
         };
         let holders: Vec<&RunningRun> = match self {
             Self::ArrayCap(array, running) => {
-                // Ids of an array follow each other, so its runs come first of those from its id on.
+                // Ids of an array follow each other, so its runs are the first from its id on.
                 let from = snapshot.running.partition_point(|run| run.run.job < array);
                 let own = snapshot.running[from..].iter().filter(|run| !run.charged);
                 own.take(running as usize).collect()

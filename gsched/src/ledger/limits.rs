@@ -182,7 +182,7 @@ impl PolicyLimits {
     }
 }
 
-/// A user's own limits; where they say nothing, those of each user.
+/// A user's own limits; the limits of each user where the user has none.
 fn stricter(own: &Limits, each: &Limits) -> Limits {
     let own = own.clone();
     Limits {

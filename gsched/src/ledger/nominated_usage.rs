@@ -112,7 +112,7 @@ impl Ledger {
         self.idle = idle;
     }
 
-    /// What a job is to leave to nominated jobs before it.
+    /// The nominated jobs for which a job leaves room.
     pub(crate) fn nominated_before(
         &self,
         job: &PendingJob,
@@ -128,7 +128,7 @@ impl Ledger {
         class != Some(RunClass::Guaranteed) && !self.is_urgent(&job.spec)
     }
 
-    /// Whether one of those is to leave what a partition keeps.
+    /// Whether such a nominated job may not use the headroom of a partition.
     pub(crate) fn is_left_by_others(&self, job: &PendingJob, keeper: usize) -> bool {
         self.nominated_before(job)
             .any(|nominated| nominated.keepers.contains(&keeper))

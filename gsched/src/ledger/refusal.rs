@@ -9,10 +9,11 @@ use super::shortage::budget_text;
 use super::{Ledger, Shortage, Take};
 use crate::headroom::HeadroomTime;
 use crate::snapshot::PendingJob;
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::BudgetKind;
 use gmodel::{JobId, JobSpec, Reason, ReasonCode, RunClass};
 use gpolicy::budget::{BudgetExcess, BudgetUse};
-use gpolicy::limits::{Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
+use gpolicy::limits::{Holding, Meter, Scope, hours_text, job_exceeds};
 use std::iter::once_with;
 
 /// A limit that refuses a job: which it is, and the reason for people.
@@ -28,7 +29,7 @@ pub(crate) enum LimitKind {
     /// No run's end makes room: a bound on one job, a cap, or more than the whole limit.
     Fixed,
     Licence,
-    /// What is left of the job's own reservation of GPUs.
+    /// The job's own reservation of GPUs.
     Reservation,
     Bound(LimitId),
     /// Of the accounts below this one.
@@ -52,7 +53,7 @@ impl Ledger {
     /// some kinds are left out.
     ///
     /// # Errors
-    /// The first of the other limits that stands against it, with its value and the use.
+    /// The first other limit that refuses the job, with its value and the use.
     pub(crate) fn check_but(
         &self,
         job: &PendingJob,
@@ -64,7 +65,7 @@ impl Ledger {
         refusal.map_or(Ok(usage.class), Err)
     }
 
-    /// As [`Ledger::check_but`] without headroom and lending limits: others may be made to leave more.
+    /// As [`Ledger::check_but`] without headroom and lending limits, for which preemption makes room.
     ///
     /// # Errors
     /// The first limit but headroom and lending limits.
@@ -81,7 +82,7 @@ impl Ledger {
         self.refusals(&self.usage_of(job, take)).collect()
     }
 
-    /// The class in which a job would run that takes so much, whatever stands against it.
+    /// The class in which a job would run that takes so much, whatever refuses it.
     pub(crate) fn class_with(&self, job: &PendingJob, take: &Take) -> Option<RunClass> {
         self.usage_of(job, take).class
     }

@@ -6,21 +6,22 @@ use super::{Ledger, UsageOwner};
 use crate::queue_order::{asked, guaranteed_as};
 use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
+use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::{Budget, BudgetKind, Period};
-use gpolicy::limits::{Holding, hours_text, milli_text};
+use gpolicy::limits::{Holding, hours_text};
 use gpolicy::quota::GuaranteeShortage;
 
 /// Why a job would borrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     pub text: String,
-    /// It is more than the whole guarantee, or than accounts below leave of it: with nothing running it would borrow, too.
+    /// The job would borrow in an idle cluster, too: its account's guarantee is too small.
     pub for_good: bool,
 }
 
 impl Shortage {
-    /// Why a pending job would borrow; `None` where its account's guarantee has room for it now. Of the types that it
-    /// may have, told of one that the guarantee is large enough for.
+    /// Why a pending job would borrow; `None` where its account's guarantee has room for it now. Prefers a type of which the
+    /// guarantee is large enough.
     pub fn of(ledger: &Ledger, job: &PendingJob) -> Option<Self> {
         let (spec, now) = (&job.spec, ledger.limits.now);
         let guarantees = ledger.guarantees.as_ref();

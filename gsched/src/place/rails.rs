@@ -71,7 +71,7 @@ fn find(
                 let make = cluster.nodes[at].make;
                 let need = alternative.parts[part].need(make)?;
                 let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
-                let usual = room.slots_by_itself(make, need, (window.from, window.to))?;
+                let usual = room.slots_by_itself(make, need, window)?;
                 choices.push(RailChoice {
                     make,
                     rails: key.2.clone(),

@@ -77,7 +77,7 @@ pub(crate) fn consolidate_for(
     None
 }
 
-/// One-GPU runs on a node that can be started again from a checkpoint, those that lose the least first.
+/// One-GPU runs on a node that can be started again from a checkpoint, the least loss first.
 fn movable_on<'a>(pass: &Pass<'a>, at: usize) -> Vec<&'a RunningRun> {
     let snapshot: &'a Snapshot = pass.snapshot;
     let config = &snapshot.config.scheduler.preempt;

@@ -1,7 +1,7 @@
-//! Reclaim by place: a guaranteed run gives way where it stands, and a borrowed run of the same guarantee takes its part.
+//! Reclaim by place: a guaranteed run is preempted on its nodes, and a borrowed run of the same guarantee becomes guaranteed.
 //!
-//! Classes are by count, so the runs that an account has too many may stand elsewhere than where room is needed. No
-//! account stands on less of its guarantee afterwards than before. Ends nothing itself.
+//! Classes are by count, so the borrowed runs of an account may be on other nodes than the ones that a job needs. No
+//! account uses less of its guarantee afterwards than before. Ends nothing itself.
 
 use crate::ledger::Ledger;
 use crate::preempt::guarantee_claims::lender_of;
@@ -26,14 +26,14 @@ struct Heir {
     held: Holding,
 }
 
-/// A guaranteed run that would have to go, as the search sees it.
+/// A guaranteed run that would be preempted, as the search sees it.
 pub(crate) struct EndingRun<'a> {
     pub run: &'a RunningRun,
     pub account: u32,
     pub class: Option<RunClass>,
 }
 
-/// What an exchange leaves: the guarantees, and the runs that are guaranteed newly.
+/// The guarantees after an exchange, and the runs that became guaranteed by it.
 pub(crate) struct ExchangedGuarantees {
     pub guarantees: Guarantees,
     pub heirs: Vec<RunId>,
@@ -97,7 +97,7 @@ impl Heirs {
         all
     }
 
-    /// The guarantees without these runs, passed on to others; `None` where an account would stand on less of them.
+    /// The guarantees without these runs, passed on to heirs; `None` where an account would use less of them.
     pub fn after(
         &self,
         before: &Guarantees,
@@ -129,7 +129,7 @@ impl Heirs {
             .filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run))
             .collect();
         let without = exchanged.guarantees.clone();
-        // The oldest first, as everywhere; where those leave a gap that no other fits, the largest.
+        // The oldest first, as everywhere; the largest where the oldest leave a gap that no other run fits.
         for _ in 0..2 {
             for heir in &heirs {
                 if heir.held.gpus > 0 && exchanged.guarantees.fits(tree, heir.account, &heir.held) {
@@ -159,8 +159,8 @@ pub(crate) fn may_borrow(run: &RunningRun) -> bool {
     run.spec.borrow.unwrap_or(run.may_requeue)
 }
 
-/// Of sets of runs on single nodes those that make room for a job of one node, or of several nodes together.
-/// `allowed` is cheap and says whether the guarantees bear a set; `proof` whether the job starts without it.
+/// The sets of runs on single nodes that make room for a job of one node, or of several nodes together.
+/// `allowed` is cheap and says whether the guarantees allow a set; `proof` whether the job starts without it.
 pub(crate) fn search(
     mut sets: Vec<NodeSet>,
     nodes: usize,
@@ -175,7 +175,7 @@ pub(crate) fn search(
             .take(TRIES);
         return sets.find(|set| proof(&set.orders)).map(|set| set.orders);
     }
-    // One node after the other, those that cost least first, as far as the guarantees bear it.
+    // One node after the other, the cheapest first, as far as the guarantees allow it.
     let mut union: BTreeSet<usize> = BTreeSet::new();
     let mut on: BTreeSet<usize> = BTreeSet::new();
     let mut wanted = nodes;

@@ -18,7 +18,7 @@ pub(crate) struct FairSwap<'a> {
     wants: u64,
     /// By account of a run: the account that gives, if the other may take.
     giver: BTreeMap<u32, Option<u32>>,
-    /// Thousandths of GPUs that each giving account has left to give.
+    /// Thousandths of GPUs that each account above its fair part may still lose.
     left: BTreeMap<u32, u64>,
 }
 

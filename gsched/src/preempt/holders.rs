@@ -1,4 +1,4 @@
-//! On which nodes few runs stand in the way of a job: a sketch by GPUs, CPUs and memory that says where to look.
+//! On which nodes few runs block a job: a sketch by GPUs, CPUs and memory that says where to look.
 //!
 //! What it finds is only a proposal: placement, topology and licences are for the proof. Never chooses the victims
 //! beyond the order it is given.
@@ -30,12 +30,12 @@ pub struct NodeNeed {
 
 /// A run on a node that may be ended, in the caller's order.
 pub struct NodeVictim<'a> {
-    /// Place in the caller's order: small goes first.
+    /// Place in the caller's order: the smallest is preempted first.
     pub order: usize,
     pub excess: u64,
     pub protected: u64,
     pub run: &'a RunningRun,
-    /// It is suspended where it is, and leaves only its CPUs.
+    /// The run is suspended, and frees only its CPUs.
     pub freezes: bool,
 }
 
@@ -134,7 +134,7 @@ impl NodeNeed {
                 .unwrap_or(0)
         };
         if self.share > 0 {
-            // What stands there may be another's, or of another size: a GPU with nothing on it is sure.
+            // A shared GPU may be on other terms, or have other slices: only a GPU without runs is sure.
             let least = if self.gpus.capped {
                 WHOLE_GPU_MILLI
             } else {
@@ -186,7 +186,7 @@ impl FreeAmounts {
     }
 }
 
-/// For each node that could serve the job the runs that stand in its way: chosen in the caller's order, and, where that
+/// For each node that could serve the job the runs that block it: chosen in the caller's order, and, where that
 /// takes fewer, the largest first. `holders` knows the runs of a node (by its place) that may be ended.
 pub fn cheapest_nodes<'a>(
     snapshot: &Snapshot,

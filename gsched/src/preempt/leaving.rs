@@ -1,4 +1,4 @@
-//! Runs that are on their way out at the start of a pass, and the jobs that they leave for.
+//! Victims that are still ending at the start of a pass, and the jobs that preempted them.
 
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::{JobId, RunId};
@@ -12,13 +12,13 @@ pub(crate) struct LaterVictims {
     pub(crate) jobs: usize,
 }
 
-/// Runs that leave already, and the jobs they leave for.
+/// Runs that are being ended, and the jobs that preempted them.
 #[derive(Debug, Default)]
 pub(crate) struct LeavingRuns {
     pub runs: BTreeSet<RunId>,
-    /// How many leave for each job, or task of an array.
+    /// How many victims each job, or task of an array, has.
     pub(crate) for_job: BTreeMap<JobId, usize>,
-    /// Jobs that will stand on their account's guarantee then.
+    /// Jobs that will be guaranteed when they start.
     pub(crate) owed: BTreeSet<JobId>,
 }
 
@@ -37,7 +37,7 @@ impl LeavingRuns {
         leaving
     }
 
-    /// How many runs leave for a job, or for any task of an array; `None`: no run.
+    /// How many victims of a job, or of any task of an array, are being ended; `None`: no run.
     pub fn for_job(&self, job: &PendingJob) -> Option<usize> {
         let count: usize = self
             .for_job
@@ -49,7 +49,7 @@ impl LeavingRuns {
     }
 }
 
-/// Jobs that start on their account's guarantee when their victims are gone, not as borrowers.
+/// Jobs that start on their account's guarantee after the end of their victims, not as borrowers.
 pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
     let leaving = snapshot
         .running

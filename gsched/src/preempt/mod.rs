@@ -6,6 +6,7 @@ pub(crate) mod candidate;
 pub(crate) mod consolidate;
 pub(crate) mod exchange;
 pub(crate) mod fair_swap;
+pub(crate) mod ground;
 pub(crate) mod guarantee_claims;
 pub(crate) mod holders;
 pub(crate) mod leaving;

@@ -12,7 +12,7 @@ use gmodel::{JobId, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Runs that go for a job, unless another of its partitions starts it. Of an array they go for the task that is next.
+/// Runs preempted for a job, unless it starts in another of its partitions. Of an array they are preempted for the next task.
 pub(crate) fn add_preempts(
     pass: &mut Pass,
     job: &PendingJob,
@@ -58,7 +58,7 @@ pub(crate) fn know_freed(pass: &mut Pass) {
     pass.preemption.freed = with_nodes.collect();
 }
 
-/// Others go, and a job is to start here.
+/// Nominates the nodes of victims for a job.
 pub(crate) fn free_for(pass: &mut Pass, job: &PendingJob, picked: &PickedNodes) {
     let nodes = each(picked)
         .map(|(at, _)| pass.world.cluster.nodes[at].id)
@@ -73,19 +73,19 @@ pub(crate) fn nominate(pass: &mut Pass, job: &PendingJob) {
     });
 }
 
-/// Where victims leave for a job; none where that is not known.
+/// The nodes of a job's victims; none where they are not known.
 pub(crate) fn nominated_nodes(pass: &Pass, job: &PendingJob) -> Arc<Vec<NodeId>> {
     let nodes = pass.preemption.freed.get(&key(job));
     nodes.cloned().unwrap_or_default()
 }
 
-/// It started.
+/// Drops the nomination of a job that started.
 pub(crate) fn takes_freed(pass: &mut Pass, job: &PendingJob) {
     pass.preemption.freed.remove(&key(job));
 }
 
-/// Whether as many of an array as its cap has room for are to start already where others go for them: tasks with records of their own
-/// wait beside the rest.
+/// Whether nominations of other entries of an array use up all the room of its cap: tasks with records of their own wait beside
+/// the rest.
 pub(crate) fn cap_is_promised(pass: &Pass, job: &PendingJob) -> bool {
     let Some(array) = job
         .capped_array()
@@ -106,7 +106,7 @@ pub(crate) fn cap_is_promised(pass: &Pass, job: &PendingJob) -> bool {
     pass.array_room(job) as usize <= promised
 }
 
-/// Whether others go for it elsewhere: it is not to start in this one of its partitions.
+/// Whether it has victims in another of its partitions: it does not start in this one.
 pub(crate) fn is_freed_elsewhere(pass: &Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     let up = &pass.job_class(job_class).candidates.up;
     let is_here = |node: &NodeId| {

@@ -1,8 +1,8 @@
 //! Resuming suspended runs: before all pending jobs, once the job that had their CPUs is done or never started.
 //!
-//! Until their CPUs are all free, what is free of them is kept, so that smaller jobs do not starve a run that stands still
-//! with its GPUs. Licences are not lent: what stands still keeps its seat at the licence server, so it need not wait for
-//! them. (Slurm counts those of suspended jobs too: `license_job_get` after a restart.) Never suspends: that is preempt's.
+//! Until all of its CPUs are free, the free ones are kept: smaller jobs do not starve a suspended run that holds GPUs.
+//! A suspended run keeps its licences, as it keeps its seat at the licence server; so does Slurm (`license_job_get`).
+//! Never suspends: that is for preemption.
 
 use crate::cluster::timeline::Need;
 use crate::pass::Pass;
@@ -10,7 +10,7 @@ use crate::snapshot::RunningRun;
 use gmodel::{JobId, Timestamp};
 use gpolicy::pending_job::UNLIMITED_SECS;
 
-/// At the beginning of a pass: a run resumes, or keeps what is free, if the job it was suspended for is gone.
+/// At the beginning of a pass: a run resumes, or keeps its free CPUs, if the job it was suspended for has ended.
 pub(crate) fn resume_first(pass: &mut Pass) {
     let snapshot = pass.snapshot;
     for run in in_order(&snapshot.running) {
@@ -86,7 +86,7 @@ fn wanted_cpus<'r>(pass: &'r Pass, run: &'r RunningRun) -> impl Iterator<Item = 
         .filter_map(|(share, cpus)| Some((pass.world.cluster.place(share.node)?, *cpus)))
 }
 
-/// As far as others have not been promised them for later: those are put off.
+/// Takes CPUs of a node until a time, or until the first planned start that needs them.
 fn take_cpus(pass: &mut Pass, at: usize, cpus: u32, to: Timestamp) {
     let now = pass.snapshot.now;
     let room = pass.world.cluster.room(at);
@@ -116,7 +116,7 @@ fn some_day(now: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests;
 
-/// Those that were placed first stand still for the shortest time.
+/// The runs that were placed first are suspended for the shortest time.
 fn in_order(running: &[RunningRun]) -> Vec<&RunningRun> {
     let mut suspended: Vec<&RunningRun> = running
         .iter()

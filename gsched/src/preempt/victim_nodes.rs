@@ -222,13 +222,13 @@ fn union<'a>(sets: impl Iterator<Item = &'a NodeSet>) -> Vec<usize> {
     union.into_iter().collect()
 }
 
-/// Of runs that make room together, in the order in which they should go: the shortest beginning that does, less those
-/// that turn out not to be needed, large groups first.
+/// Of runs that make room together, in the order of preemption: the shortest beginning that makes room, less the runs
+/// that it does not need, large groups first.
 pub(crate) fn fewest(mut set: Vec<usize>, proof: &mut Proof) -> Vec<usize> {
     shorten(&mut set, proof);
     let mut group = set.len() / 2;
     while group > 0 {
-        // The last ones are those that should rather stay; the very last is needed.
+        // The last ones are preempted last; the very last is needed.
         let mut end = set.len();
         while end > 0 {
             let start = end.saturating_sub(group);

@@ -6,8 +6,9 @@
 use crate::ledger::Ledger;
 use crate::plan::Preempt;
 use crate::preempt::candidate::{Candidate, RunKind};
-use crate::preempt::exchange::{self, EndingRun, Heirs};
+use crate::preempt::exchange::{self, EndingRun, ExchangedGuarantees, Heirs};
 use crate::preempt::fair_swap::{FairSwap, fair_parts};
+use crate::preempt::ground::Ground;
 use crate::preempt::guarantee_claims::{GuaranteeClaims, lender_of};
 use crate::preempt::holders::{NodeNeed, NodeSet, NodeVictim, cheapest_nodes};
 use crate::preempt::protection::{mode_of, preemptible, protected_secs};
@@ -17,8 +18,8 @@ use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
 use gmodel::{RunClass, RunId, Timestamp};
 use gpolicy::account_tree::ROOT;
-use gpolicy::limits::{ALL, milli_text};
 use gpolicy::priority::gpus_asked;
+use gpolicy::quota::Guarantees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,24 +148,23 @@ struct VictimPool<'a> {
 /// Victims by their places among the runs, and what their heirs inherit.
 struct ChosenVictims {
     set: Vec<usize>,
-    exchanged: Option<exchange::ExchangedGuarantees>,
+    exchanged: Option<ExchangedGuarantees>,
 }
 
-/// The ground on which a run may be ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ground {
-    Reclaim,
-    /// Reclaim of a run outside of quotas: it has no guarantee, and goes before borrowed runs.
-    Outside,
-    Qos,
-    FairShare,
+/// A job for which runs may be ended.
+struct Preemptor<'a> {
+    qos: &'a str,
+    class: Option<RunClass>,
+    /// The QOS that its own may preempt.
+    victim_qos: Vec<&'a str>,
+    needs_gpus: bool,
 }
 
 /// A run that may be ended for one job.
 struct Eligible {
     at: usize,
     ground: Ground,
-    /// Thousandths of GPUs that its account borrows: the account furthest above its guarantee goes first.
+    /// Thousandths of GPUs that its account borrows: the account that borrows most loses runs first.
     excess: u64,
 }
 
@@ -461,63 +461,69 @@ impl<'a> VictimPool<'a> {
             return None;
         }
         let passes_on = self.heirs.by_lender();
-        let runs_of = |orders: &[usize]| {
-            orders
-                .iter()
-                .map(|order| eligible[*order].at)
-                .collect::<Vec<_>>()
-        };
         // Each guarantee loses at most what it borrows.
         let allowed = |orders: &[usize]| {
             let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
-            for run in runs_of(orders).into_iter().map(|at| &self.runs[at]) {
+            for run in places(eligible, orders)
+                .into_iter()
+                .map(|at| &self.runs[at])
+            {
                 *lost.entry(lender_of(self.ledger, run.account)).or_default() += run.gpus;
             }
             lost.iter()
                 .all(|(lender, gpus)| *gpus <= passes_on.get(lender).copied().unwrap_or(0))
         };
-        let after = |set: &[usize]| {
-            let leaver = |run: &Candidate<'a>| EndingRun {
-                run: run.run,
-                account: run.account,
-                class: run.class,
-            };
-            let leavers: Vec<EndingRun> = set.iter().map(|at| leaver(&self.runs[*at])).collect();
-            let exchanged = self.heirs.after(before, self.ledger, &leavers)?;
-            // The guarantee still has room for the job.
-            let account = self.ledger.tree().number(&job.spec.account)?;
-            guaranteed_as(
-                job,
-                account,
-                &exchanged.guarantees,
-                self.ledger,
-                self.snapshot.now,
-            )?;
-            Some(exchanged)
-        };
-        let mut place = vec![usize::MAX; self.runs.len()];
-        eligible
-            .iter()
-            .enumerate()
-            .for_each(|(order, one)| place[one.at] = order);
         let needs = NodeNeed::all(job, self.snapshot);
-        let sets = cheapest_nodes(self.snapshot, job, &needs, &|node| {
-            self.on_node[node]
-                .iter()
-                .filter_map(|at| self.holder(*at, place[*at], eligible))
-                .collect()
-        });
+        let sets = self.node_sets(job, &needs, eligible);
         let nodes = needs.first()?.nodes;
         let mut makes_room = |orders: &[usize]| {
-            let set = runs_of(orders);
-            after(&set).is_some() && proof(&set)
+            let set = places(eligible, orders);
+            self.exchange(job, before, &set).is_some() && proof(&set)
         };
         let found = exchange::search(sets, nodes, &allowed, &mut makes_room)?;
-        let set = fewest(runs_of(&found), proof);
-        let exchanged = after(&set)?;
+        let set = fewest(places(eligible, &found), proof);
+        let exchanged = self.exchange(job, before, &set)?;
         Some(ChosenVictims {
             set,
             exchanged: Some(exchanged),
+        })
+    }
+
+    /// The guarantees after the end of some runs; `None`: they would have no room for the job.
+    fn exchange(
+        &self,
+        job: &PendingJob,
+        before: &Guarantees,
+        set: &[usize],
+    ) -> Option<ExchangedGuarantees> {
+        let ending = |run: &Candidate<'a>| EndingRun {
+            run: run.run,
+            account: run.account,
+            class: run.class,
+        };
+        let ending: Vec<EndingRun> = set.iter().map(|at| ending(&self.runs[*at])).collect();
+        let exchanged = self.heirs.after(before, self.ledger, &ending)?;
+        let account = self.ledger.tree().number(&job.spec.account)?;
+        let (after, now) = (&exchanged.guarantees, self.snapshot.now);
+        guaranteed_as(job, account, after, self.ledger, now)?;
+        Some(exchanged)
+    }
+
+    /// The cheapest victims on each node, by their order among the eligible runs.
+    fn node_sets(
+        &self,
+        job: &PendingJob,
+        needs: &[NodeNeed],
+        eligible: &[Eligible],
+    ) -> Vec<NodeSet> {
+        let mut order = vec![usize::MAX; self.runs.len()];
+        for (at, one) in eligible.iter().enumerate() {
+            order[one.at] = at;
+        }
+        cheapest_nodes(self.snapshot, job, needs, &|node| {
+            let runs = self.on_node[node].iter();
+            runs.filter_map(|at| self.holder(*at, order[*at], eligible))
+                .collect()
         })
     }
 
@@ -538,45 +544,28 @@ impl<'a> VictimPool<'a> {
         let class = self.class_of(job);
         // QOS that preempt each other, also in a circle, would take the same GPUs back: they preempt no run of the circle.
         let policy = &self.snapshot.policy;
-        let pairs: Vec<&str> = policy.qos.get(&job.spec.qos).map_or(Vec::new(), |qos| {
+        let victim_qos = policy.qos.get(&job.spec.qos).map_or(Vec::new(), |qos| {
             qos.preempt
                 .iter()
                 .map(|other| &**other)
                 .filter(|other| !policy.qos_reaches(other, &job.spec.qos))
                 .collect()
         });
-        let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
+        let preemptor = Preemptor {
+            qos: &job.spec.qos,
+            class,
+            victim_qos,
+            needs_gpus: gpus_asked(&job.spec.request).1 > 0,
+        };
         let mut swap = FairSwap::new(self.ledger, &self.claims, &self.fair_parts, job, class);
         let mut all: Vec<Eligible> = Vec::new();
         for (kind, runs) in &self.kinds {
-            let is_borrowed = kind.class == Some(RunClass::Borrowed);
-            let is_outside = class.is_some() && kind.class.is_none();
-            // One ground must not take what another gives back.
-            let gives_back = self.preempts(kind.qos, &job.spec.qos);
-            let in_pair = pairs.contains(&kind.qos);
-            // A run without GPUs does not help the guarantee; between QOS its CPUs may.
-            let grounds = |holds_gpus: bool, swap: &mut FairSwap| match class {
-                Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Some(Ground::Reclaim),
-                Some(RunClass::Guaranteed)
-                    if is_outside && needs_gpus && holds_gpus && !gives_back =>
-                {
-                    Some(Ground::Outside)
-                }
-                Some(RunClass::Borrowed) if in_pair && (is_borrowed || is_outside) => {
-                    Some(Ground::Qos)
-                }
-                Some(RunClass::Borrowed)
-                    if is_borrowed && !gives_back && swap.is_for(kind.account) =>
-                {
-                    Some(Ground::FairShare)
-                }
-                Some(RunClass::Guaranteed) | None if in_pair => Some(Ground::Qos),
-                _ => None,
-            };
-            let by_gpus = [grounds(false, &mut swap), grounds(true, &mut swap)];
+            let mut ground = |holds_gpus| self.ground(&preemptor, kind, holds_gpus, &mut swap);
+            let by_gpus = [ground(false), ground(true)];
             if by_gpus == [None, None] {
                 continue;
             }
+            let is_borrowed = kind.class == Some(RunClass::Borrowed);
             let borrowed = self
                 .borrowed
                 .get(&lender_of(self.ledger, kind.account))
@@ -586,8 +575,8 @@ impl<'a> VictimPool<'a> {
             for at in runs {
                 let run = &self.runs[*at];
                 // A suspended run keeps its GPUs and memory, and cannot be suspended once more.
-                let stays =
-                    run.mode == PreemptMode::Suspend && (needs_gpus || run.run.suspended.is_some());
+                let stays = run.mode == PreemptMode::Suspend
+                    && (preemptor.needs_gpus || run.run.suspended.is_some());
                 let Some(ground) =
                     by_gpus[usize::from(run.gpus > 0)].filter(|_| !run.taken && !stays)
                 else {
@@ -610,6 +599,33 @@ impl<'a> VictimPool<'a> {
                 || swap.gives(self.runs[one.at].account, self.runs[one.at].gpus)
         });
         all
+    }
+
+    /// The ground on which a job may end runs of a kind.
+    fn ground(
+        &self,
+        preemptor: &Preemptor,
+        kind: &RunKind,
+        holds_gpus: bool,
+        swap: &mut FairSwap,
+    ) -> Option<Ground> {
+        let is_borrowed = kind.class == Some(RunClass::Borrowed);
+        let is_outside = preemptor.class.is_some() && kind.class.is_none();
+        // One ground must not take what another gives back.
+        let gives_back = self.preempts(kind.qos, preemptor.qos);
+        let in_pair = preemptor.victim_qos.contains(&kind.qos);
+        // A run without GPUs does not help the guarantee; between QOS its CPUs may.
+        let reclaims = preemptor.class == Some(RunClass::Guaranteed) && preemptor.needs_gpus;
+        match preemptor.class {
+            _ if reclaims && is_borrowed => Some(Ground::Reclaim),
+            _ if reclaims && is_outside && holds_gpus && !gives_back => Some(Ground::Outside),
+            Some(RunClass::Borrowed) if in_pair && (is_borrowed || is_outside) => Some(Ground::Qos),
+            Some(RunClass::Borrowed) if is_borrowed && !gives_back && swap.is_for(kind.account) => {
+                Some(Ground::FairShare)
+            }
+            Some(RunClass::Guaranteed) | None if in_pair => Some(Ground::Qos),
+            _ => None,
+        }
     }
 
     /// The class in which the job would start with the guarantee that is free and unclaimed.
@@ -644,62 +660,14 @@ impl<'a> VictimPool<'a> {
         eligible: &[Eligible],
         proof: &mut dyn FnMut(&[usize]) -> bool,
     ) -> Vec<usize> {
-        let mut place = vec![usize::MAX; self.runs.len()];
-        for (order, one) in eligible.iter().enumerate() {
-            place[one.at] = order;
-        }
         let needs = NodeNeed::all(job, self.snapshot);
-        let sets: Vec<NodeSet> = cheapest_nodes(self.snapshot, job, &needs, &|node| {
-            self.on_node[node]
-                .iter()
-                .filter_map(|at| self.holder(*at, place[*at], eligible))
-                .collect()
-        });
+        let sets = self.node_sets(job, &needs, eligible);
         let nodes = needs.first().map_or(1, |need| need.nodes);
-        let runs_of = |orders: &[usize]| {
-            orders
-                .iter()
-                .map(|order| eligible[*order].at)
-                .collect::<Vec<_>>()
-        };
-        let mut by_order = |orders: &[usize]| proof(&runs_of(orders));
+        let mut by_order = |orders: &[usize]| proof(&places(eligible, orders));
         let run = |order: &usize| &self.runs[eligible[*order].at];
-        let (of_nodes, took_more) = match nodes {
-            1 => (one_node(&sets, &mut by_order), false),
-            _ => several_nodes(&sets, nodes, &mut by_order)
-                .map_or((None, false), |(set, took_more)| (Some(set), took_more)),
-        };
-        // Where nodes alone do not decide, as with headroom, runs elsewhere may serve as well.
-        let seem_free = sets.iter().filter(|set| set.orders.is_empty()).count() >= nodes;
-        let is_wide = |set: &[usize]| {
-            set.len() > 1 && set.iter().any(|order| run(order).run.shares.len() > 1)
-        };
-        let of_nodes = of_nodes.map(|set| {
-            if seem_free || is_wide(&set) {
-                fewest(set, &mut by_order)
-            } else {
-                set
-            }
-        });
-        let is_near = of_nodes
-            .as_ref()
-            .is_some_and(|set| set.len() <= 2 || !(seem_free || took_more));
-        let anywhere = (!is_near).then(|| {
-            near_fewest(
-                &sets,
-                nodes,
-                eligible.len(),
-                &|order| run(&order).gpus,
-                &mut by_order,
-            )
-        });
-        let mut found = match (of_nodes, anywhere) {
-            (Some(of_nodes), Some(anywhere)) if anywhere.len() + 1 < of_nodes.len() => anywhere,
-            (Some(of_nodes), _) => of_nodes,
-            (None, anywhere) => anywhere.unwrap_or_default(),
-        };
+        let mut found = self.first_found(&sets, nodes, eligible, &mut by_order);
         if nodes == 1 {
-            return runs_of(&found);
+            return places(eligible, &found);
         }
         let cost = |orders: &[usize]| {
             let excess = orders
@@ -725,47 +693,51 @@ impl<'a> VictimPool<'a> {
         }
         let found =
             less_loss(&sets, nodes, &found, found.len(), &cost, &mut by_order).unwrap_or(found);
-        runs_of(&found)
+        places(eligible, &found)
     }
 
-    /// The ground on which a run is preempted for a job, in words.
-    fn ground_text(&self, job: &PendingJob, run: &RunningRun, eligible: &Eligible) -> String {
-        let (account, from) = (&job.spec.account, &run.spec.account);
-        let borrowed = milli_text(eligible.excess);
-        match eligible.ground {
-            Ground::Reclaim | Ground::Outside => {
-                let lender = self
-                    .ledger
-                    .tree()
-                    .number(account)
-                    .map_or(ROOT, |number| lender_of(self.ledger, number));
-                let guarantees = self.ledger.guarantees();
-                let most = guarantees
-                    .and_then(|one| one.guaranteed(lender))
-                    .unwrap_or(0);
-                let used = guarantees.map_or(0, |one| one.used(lender, ALL));
-                let stands = match eligible.ground {
-                    Ground::Outside => {
-                        format!("QOS {} runs outside of quotas", run.spec.qos)
-                    }
-                    _ => format!("account {from} borrows {borrowed}"),
-                };
-                format!(
-                    "account {} takes back GPUs of its guarantee for job {} (uses {} of {}); {stands}",
-                    self.ledger.tree().name(lender),
-                    job.id,
-                    milli_text(used),
-                    milli_text(most)
-                )
+    /// Few victims on the cheapest nodes, or anywhere where that takes fewer; each by its order among the eligible runs.
+    fn first_found(
+        &self,
+        sets: &[NodeSet],
+        nodes: usize,
+        eligible: &[Eligible],
+        by_order: &mut dyn FnMut(&[usize]) -> bool,
+    ) -> Vec<usize> {
+        let run = |order: &usize| &self.runs[eligible[*order].at];
+        let (of_nodes, took_more) = match nodes {
+            1 => (one_node(sets, by_order), false),
+            _ => several_nodes(sets, nodes, by_order)
+                .map_or((None, false), |(set, took_more)| (Some(set), took_more)),
+        };
+        // Where nodes alone do not decide, as with headroom, runs elsewhere may serve as well.
+        let seem_free = sets.iter().filter(|set| set.orders.is_empty()).count() >= nodes;
+        let is_wide = |set: &[usize]| {
+            set.len() > 1 && set.iter().any(|order| run(order).run.shares.len() > 1)
+        };
+        let of_nodes = of_nodes.map(|set| {
+            if seem_free || is_wide(&set) {
+                fewest(set, by_order)
+            } else {
+                set
             }
-            Ground::Qos => format!(
-                "QOS {} of job {} may preempt QOS {}",
-                job.spec.qos, job.id, run.spec.qos
-            ),
-            Ground::FairShare => format!(
-                "account {account} is below its fair part of the GPUs, for job {}; account {from} is above its own and borrows {borrowed}",
-                job.id
-            ),
+        });
+        let is_near = of_nodes
+            .as_ref()
+            .is_some_and(|set| set.len() <= 2 || !(seem_free || took_more));
+        let anywhere = (!is_near).then(|| {
+            near_fewest(
+                sets,
+                nodes,
+                eligible.len(),
+                &|order| run(&order).gpus,
+                by_order,
+            )
+        });
+        match (of_nodes, anywhere) {
+            (Some(of_nodes), Some(anywhere)) if anywhere.len() + 1 < of_nodes.len() => anywhere,
+            (Some(of_nodes), _) => of_nodes,
+            (None, anywhere) => anywhere.unwrap_or_default(),
         }
     }
 
@@ -776,7 +748,9 @@ impl<'a> VictimPool<'a> {
             PreemptMode::Requeue if !victim.run.may_requeue => PreemptMode::Cancel,
             mode => mode,
         };
-        let why = self.ground_text(job, victim.run, eligible);
+        let why = eligible
+            .ground
+            .text(self.ledger, job, victim.run, eligible.excess);
         // A suspended run loses nothing.
         let lost = if mode == PreemptMode::Suspend {
             0
@@ -794,6 +768,11 @@ impl<'a> VictimPool<'a> {
             for_borrower,
         }
     }
+}
+
+/// The places of eligible runs by their order.
+fn places(eligible: &[Eligible], orders: &[usize]) -> Vec<usize> {
+    orders.iter().map(|order| eligible[*order].at).collect()
 }
 
 #[cfg(test)]

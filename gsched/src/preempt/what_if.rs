@@ -36,7 +36,7 @@ const ENTRY_SECS: i64 = 10;
 const MOST_LATER: usize = 64;
 
 /// A job starts: its remaining victims may stay, so the pass no longer counts on what they hold.
-pub(crate) fn keep_those_who_went_for(pass: &mut Pass, job: JobId) {
+pub(crate) fn keep_victims_of(pass: &mut Pass, job: JobId) {
     if pass.preemption.leaving.for_job.remove(&job).is_none() {
         return;
     }
@@ -131,7 +131,7 @@ pub(crate) fn is_open(pass: &Pass, job_class: JobClassId) -> bool {
         || is_whole()
 }
 
-/// The same, where it must stand on its account's guarantee then: on GPUs of a type, or nodes of a size, that this has room for.
+/// The same, where it must be guaranteed then: on GPUs of a type, or nodes of a size, that this has room for.
 fn is_owed_without(
     pass: &mut Pass,
     job: &PendingJob,
@@ -270,35 +270,8 @@ pub(crate) fn preempt_for(
     job: &PendingJob,
     job_class: JobClassId,
 ) -> Option<Reason> {
-    if let Some(runs) = pass.preemption.leaving.for_job(job) {
-        if !pass.world.usage.is_nominated(job) {
-            let class = class_owed(pass, job, job_class);
-            if job.is_among(&pass.preemption.leaving.owed) {
-                pass.world.usage.claim(job, &[]);
-            }
-            nominate_usage(pass, job, job_class, class, &[]);
-        }
-        nominate(pass, job);
-        return Some(preempting(runs));
-    }
-    if waits_for_the_rest(pass, job, job_class) {
-        if !pass.world.usage.is_nominated(job) {
-            let class = class_owed(pass, job, job_class);
-            nominate_usage(pass, job, job_class, class, &[]);
-        }
-        nominate(pass, job);
-        return Some(job.reason.clone());
-    }
-    // Its turn in another of its partitions came before.
-    let chosen = |job: &PendingJob| {
-        pass.preempts()
-            .filter(|one| job.is_or_has(one.for_job))
-            .count()
-    };
-    if job.is_choice() && chosen(job) > 0 {
-        let runs = chosen(job);
-        nominate(pass, job);
-        return Some(preempting(runs));
+    if let Some(reason) = keep_nomination(pass, job, job_class) {
+        return Some(reason);
     }
     if cap_is_promised(pass, job) {
         return None;
@@ -312,21 +285,11 @@ pub(crate) fn preempt_for(
     }
     // Room in the guarantee may depend on where victims end.
     let by_type = is_open(pass, job_class) && class == Some(RunClass::Guaranteed);
-    let mut candidates = pass.preemption.candidates.take()?;
     let starts = |pass: &mut Pass, gone: &BTreeSet<RunId>| match by_type {
         true => is_owed_without(pass, job, job_class, gone),
         false => starts_without(pass, job, job_class, gone),
     };
-    // Runs that are ending already may be enough: the job waits for them as for any other end.
-    let is_enough =
-        !pass.preemption.leaving.runs.is_empty() && starts(pass, &BTreeSet::new()).is_some();
-    let victims = if is_enough {
-        None
-    } else {
-        candidates.victims(job, &mut |gone| starts(pass, gone).is_some())
-    };
-    pass.preemption.candidates = Some(candidates);
-    let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
+    let victims = choose_victims(pass, job, &starts)?;
     let freezes = victims
         .iter()
         .all(|victim| victim.mode == PreemptMode::Suspend);
@@ -352,8 +315,58 @@ pub(crate) fn preempt_for(
     Some(reason)
 }
 
-/// Whether the victims have ended while the proof counted on runs that still end for other jobs: the nomination stays until
-/// then.
+/// The victims that let a job start. None where runs that are ending already are enough: the job waits for their end.
+fn choose_victims(
+    pass: &mut Pass,
+    job: &PendingJob,
+    starts: &dyn Fn(&mut Pass, &BTreeSet<RunId>) -> Option<PickedNodes>,
+) -> Option<Vec<Preempt>> {
+    let mut candidates = pass.preemption.candidates.take()?;
+    let is_enough =
+        !pass.preemption.leaving.runs.is_empty() && starts(pass, &BTreeSet::new()).is_some();
+    let victims = match is_enough {
+        true => None,
+        false => candidates.victims(job, &mut |gone| starts(pass, gone).is_some()),
+    };
+    pass.preemption.candidates = Some(candidates);
+    victims.filter(|victims| !victims.is_empty())
+}
+
+/// Keeps the nomination of a job while its victims end, or that it got in its turn in another of its partitions.
+fn keep_nomination(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> Option<Reason> {
+    if let Some(runs) = pass.preemption.leaving.for_job(job) {
+        if !pass.world.usage.is_nominated(job) {
+            let class = class_owed(pass, job, job_class);
+            if job.is_among(&pass.preemption.leaving.owed) {
+                pass.world.usage.claim(job, &[]);
+            }
+            nominate_usage(pass, job, job_class, class, &[]);
+        }
+        nominate(pass, job);
+        return Some(preempting(runs));
+    }
+    if waits_for_the_rest(pass, job, job_class) {
+        if !pass.world.usage.is_nominated(job) {
+            let class = class_owed(pass, job, job_class);
+            nominate_usage(pass, job, job_class, class, &[]);
+        }
+        nominate(pass, job);
+        return Some(job.reason.clone());
+    }
+    let chosen = |job: &PendingJob| {
+        pass.preempts()
+            .filter(|one| job.is_or_has(one.for_job))
+            .count()
+    };
+    if job.is_choice() && chosen(job) > 0 {
+        let runs = chosen(job);
+        nominate(pass, job);
+        return Some(preempting(runs));
+    }
+    None
+}
+
+/// Whether the victims have ended and the job still waits for the end of other jobs' victims: the nomination stays until then.
 fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) -> bool {
     let has_some = job
         .particulars
@@ -364,8 +377,8 @@ fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, job_class: JobClassId) 
     has_some && fits_without(pass, job, job_class, &BTreeSet::new())
 }
 
-/// When the protected time of enough runs ends for a job that waits for room; `None`: none would help, or some may be ended
-/// now.
+/// When the protected time of enough runs ends for a job that waits for room; `None`: no run would help, or some may be
+/// ended now.
 pub(crate) fn may_preempt_from(
     pass: &mut Pass,
     job: &PendingJob,
@@ -377,14 +390,14 @@ pub(crate) fn may_preempt_from(
         .filter(|_| pass.preemption.leaving.for_job(job).is_none())?;
     let alternative = &pass.job_class(job_class).alternatives.first()?.take;
     pass.world.usage.check_but_idle(job, alternative).ok()?;
-    let (snapshot, others) = (pass.snapshot, go_for_others(pass));
+    let (snapshot, others) = (pass.snapshot, victims_for_others(pass));
     victims::may_from(snapshot, usage_before, job, &others, &mut |gone| {
         fits_without(pass, job, job_class, gone)
     })
 }
 
 /// Runs preempted for earlier jobs in this pass, now or later.
-fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
+fn victims_for_others(pass: &Pass) -> BTreeSet<RunId> {
     let later = pass.forecast.later_victims.runs.iter().copied();
     pass.preempts().map(|one| one.run).chain(later).collect()
 }
@@ -408,7 +421,7 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, job_class: JobClas
     if earliest_start(pass, job, job_class).is_some_and(|found| found.at <= from) {
         return;
     }
-    let others = go_for_others(pass);
+    let others = victims_for_others(pass);
     let victims = victims::victims_at(snapshot, usage_before, job, from, &others, &mut |gone| {
         fits_without(pass, job, job_class, gone)
     });
@@ -465,7 +478,7 @@ pub(crate) fn nominate_usage(
     );
 }
 
-/// Expects the end of a victim soon after a time: the preemptor's planned start is there, and later jobs leave it room.
+/// Expects the end of a victim soon after a time, for the planned start of the preemptor.
 fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
     let running = &pass.snapshot.running;
     let run = running

@@ -6,6 +6,7 @@ use crate::changes::Changes;
 use crate::decide::full_pass::pass_over_entries;
 use crate::engine::QuickPassState;
 use crate::ledger::{Ledger, Take};
+use crate::tests::world::end_run;
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
@@ -68,15 +69,8 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
 }
 
 pub(super) fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
-    let gone = snapshot.running.remove(at);
-    for share in &gone.shares {
-        snapshot
-            .nodes
-            .iter_mut()
-            .find(|node| node.id == share.node)
-            .unwrap()
-            .give(share);
-    }
+    let id = snapshot.running[at].run;
+    let gone = end_run(snapshot, id);
     Changes {
         runs: BTreeSet::from([gone.run]),
         nodes: gone.shares.iter().map(|share| share.node).collect(),

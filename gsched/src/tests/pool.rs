@@ -1,7 +1,7 @@
 //! A pool of GPUs round after round: random jobs, and the simplest core that carries out plans.
 
 use super::RESERVING;
-use crate::tests::world::world;
+use crate::tests::world::{end_run, world};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::GpuSharing;
 use gmodel::policy::Backfill;
@@ -173,21 +173,7 @@ impl Pool {
     }
 
     fn end(&mut self, id: RunId) {
-        let at = self
-            .snapshot
-            .running
-            .iter()
-            .position(|run| run.run == id)
-            .unwrap();
-        let run = self.snapshot.running.remove(at);
-        for share in &run.shares {
-            self.snapshot
-                .nodes
-                .iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .give(share);
-        }
+        let run = end_run(&mut self.snapshot, id);
         if let Some(job) = run.victim_of
             && !self.cancels.contains(&id)
         {

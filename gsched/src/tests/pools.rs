@@ -5,6 +5,7 @@ use super::kept::{end, enter};
 use super::picture;
 use super::promises::is_within_the_node;
 use super::random_choices::{starts, what_is_told_is_so};
+use super::world::give_back;
 use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast, plan, why};
 use gmodel::config::GpuSharing;
 use gmodel::constraint::Constraint;
@@ -596,13 +597,7 @@ fn may_start_ever(snapshot: &Snapshot, job: &PendingJob) -> bool {
     let mut idle = only(snapshot, job.id);
     Arc::make_mut(&mut idle.policy).reservations.remove("patch");
     for run in std::mem::take(&mut idle.running) {
-        run.shares.iter().for_each(|share| {
-            idle.nodes
-                .iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .give(share)
-        });
+        give_back(&mut idle.nodes, &run);
     }
     !plan(&idle, WorkBudget::default()).starts.is_empty()
 }

@@ -7,6 +7,7 @@ use super::pool::{
 use super::promises::is_within_the_node;
 use super::some_reservations;
 use crate::ledger::Ledger;
+use crate::tests::world::give_back;
 use crate::{Plan, RunningRun, Snapshot, WorkBudget, forecast, plan, queue_order};
 use gmodel::policy::{GpuAmounts, Limits, Placement};
 use gmodel::{JobId, NodeId, RunClass, Timestamp};
@@ -153,13 +154,7 @@ fn owed(snapshot: &Snapshot) -> BTreeSet<JobId> {
         if run.class == Some(RunClass::Guaranteed) && run.stops_by.is_none() {
             left.running.push(run.clone());
         } else {
-            run.shares.iter().for_each(|share| {
-                left.nodes
-                    .iter_mut()
-                    .find(|node| node.id == share.node)
-                    .unwrap()
-                    .give(share)
-            });
+            give_back(&mut left.nodes, run);
         }
     }
     let ledger = Ledger::new(&left);

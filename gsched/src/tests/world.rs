@@ -377,6 +377,23 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
 }
 
 /// What a job of so many GPUs of a type takes.
+/// Gives back what a run holds of its nodes.
+pub fn give_back(nodes: &mut [SchedNode], run: &RunningRun) {
+    for share in &run.shares {
+        let node = nodes.iter_mut().find(|node| node.id == share.node);
+        node.unwrap().give(share);
+    }
+}
+
+/// Ends a run.
+pub fn end_run(snapshot: &mut Snapshot, id: RunId) -> RunningRun {
+    let mut runs = snapshot.running.iter();
+    let at = runs.position(|run| run.run == id).unwrap();
+    let run = snapshot.running.remove(at);
+    give_back(&mut snapshot.nodes, &run);
+    run
+}
+
 pub fn take(gpu_type: &str, gpus: u64) -> Take {
     Take {
         gpus: BTreeMap::from([(gpu_type.to_owned(), gpus * 1000)]),

@@ -226,7 +226,7 @@ fn word(gpu_type: &str) -> &str {
 }
 
 fn gpus(milli: u64) -> String {
-    gpolicy::limits::milli_text(milli)
+    gmodel::gpu_amounts::milli_text(milli)
 }
 
 fn defaults(policy: &Policy, found: &mut Vec<String>) {

@@ -5,7 +5,7 @@ use crate::cluster::node_class::NodeClassId;
 use crate::cluster::node_state::{Hold, NodeState};
 use crate::cluster::picked::PickedNodes;
 use crate::cluster::timeline::Need;
-use gmodel::Timestamp;
+use gpolicy::window::Window;
 use std::ops::Range;
 
 /// What is held, each with the nodes that follow each other and hold the same.
@@ -18,8 +18,9 @@ impl Cluster {
         &mut self,
         picked: &PickedNodes,
         need: impl Fn(usize, NodeClassId) -> Option<&'n Need>,
-        (from, to): (Timestamp, Timestamp),
+        during: Window,
     ) -> Option<Holds> {
+        let Window { from, to } = during;
         debug_assert!(self.undo.is_none(), "a trial plans no starts");
         let mut holds: Holds = Vec::with_capacity(picked.len());
         let mut part = None;
@@ -31,7 +32,7 @@ impl Cluster {
             while at < nodes.end {
                 let stretch = at..self.end_of_stretch(at).min(nodes.end);
                 at = stretch.end;
-                let state = self.room_of[stretch.start];
+                let state = self.current.ids[stretch.start];
                 let (made, hold) = match self.held.get(state) {
                     Some(known) => known,
                     None => {

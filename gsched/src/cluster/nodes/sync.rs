@@ -1,6 +1,6 @@
 //! Bringing the nodes up to a snapshot: what the last pass took is undone, and what changed since is worked out anew.
 
-use super::{Cluster, HeldShare, KnownRun, NodeTrack, SeenNode, are_same, break_before, end_of};
+use super::{Cluster, HeldShare, KnownRun, NodeTrack, SeenNode, are_same, end_of};
 use crate::changes::Changes;
 use crate::cluster::node_state::NodeState;
 use crate::cluster::node_states::{NodeStateId, NodeStates};
@@ -14,7 +14,7 @@ impl Cluster {
     pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.now = snapshot.now;
         self.synced += 1;
-        self.room_of.clone_from(&self.base_of);
+        self.current.ids.clone_from(&self.base.ids);
         std::mem::take(&mut self.filed)
             .into_iter()
             .for_each(|at| self.file(at));
@@ -28,7 +28,7 @@ impl Cluster {
         }
         let due = self.rooms.due(self.now);
         if !due.is_empty() {
-            dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base_of[*at])));
+            dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base.ids[*at])));
         }
         self.work_out(snapshot, &dirty);
     }
@@ -77,13 +77,13 @@ impl Cluster {
             .iter()
             .map(|node| NodeTrack::new(node, &mut self.makes))
             .collect();
-        self.base_of = self
+        self.base.ids = self
             .nodes
             .iter()
             .map(|track| self.rooms.keep(NodeState::default(), track.make))
             .collect();
-        self.room_of.clone_from(&self.base_of);
-        self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
+        self.current.ids.clone_from(&self.base.ids);
+        self.base.breaks = FixedBitSet::with_capacity(self.nodes.len());
         self.runs.clear();
         (self.leaving, self.suspended) = (0, 0);
         self.usual = UsualJobs::default();
@@ -99,7 +99,7 @@ impl Cluster {
         for at in dirty.ones() {
             // The nodes of a run mostly follow each other.
             let base = self.base_like(before, at, snapshot);
-            let had = self.rooms.get(self.base_of[at]);
+            let had = self.rooms.get(self.base.ids[at]);
             if !had.has_now_all_of(self.rooms.get(base)) {
                 match self.freed.last_mut() {
                     Some(last) if last.end == at => last.end += 1,
@@ -107,22 +107,22 @@ impl Cluster {
                 }
             }
             self.rooms
-                .leave(std::mem::replace(&mut self.base_of[at], base));
-            self.room_of[at] = base;
+                .leave(std::mem::replace(&mut self.base.ids[at], base));
+            self.current.ids[at] = base;
             self.file(at);
             before = Some(at);
         }
         self.filed.clear();
         for at in dirty.ones().flat_map(|at| [at, at + 1]) {
-            break_before(&mut self.base_breaks, &self.base_of, at);
+            self.base.note_break(at);
         }
-        self.breaks.clone_from(&self.base_breaks);
+        self.current.breaks.clone_from(&self.base.breaks);
     }
 
     /// The state of a node before the pass: that of the one worked out before it, where both are alike.
     fn base_like(&mut self, before: Option<usize>, at: usize, snapshot: &Snapshot) -> NodeStateId {
         if let Some(before) = before.filter(|before| self.is_alike(*before, at, snapshot)) {
-            return self.rooms.keep_again(self.base_of[before]);
+            return self.rooms.keep_again(self.base.ids[before]);
         }
         let track = &self.nodes[at];
         let runs = track.held.iter().map(|held| (held.end, &held.share));

@@ -1,7 +1,7 @@
 use crate::ledger::Ledger;
 use crate::plan::{Plan, Preempt, WorkBudget};
 use crate::snapshot::{RunningRun, Snapshot};
-use crate::tests::world::world;
+use crate::tests::world::{end_run, world};
 use gmodel::{JobId, RunClass, RunId};
 use gpolicy::quota::Guarantees;
 use proptest::prelude::*;
@@ -192,17 +192,9 @@ fn clusters() -> impl Strategy<Value = String> {
 /// Runs of one set: whether it starts the job, and no guarantee loses by it.
 fn serves(snapshot: &Snapshot, job: JobId, gone: &BTreeSet<RunId>) -> bool {
     let mut after = snapshot.clone();
-    for run in after.running.iter().filter(|run| gone.contains(&run.run)) {
-        for share in &run.shares {
-            after
-                .nodes
-                .iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .give(share);
-        }
+    for id in gone {
+        end_run(&mut after, *id);
     }
-    after.running.retain(|run| !gone.contains(&run.run));
     after.pending.retain(|one| one.id == job);
     let plan = crate::plan(&after, WorkBudget::default());
     plan.starts

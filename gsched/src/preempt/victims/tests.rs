@@ -1,6 +1,6 @@
 use super::*;
 use crate::snapshot::SchedNode;
-use crate::tests::world::{NOW, world};
+use crate::tests::world::{NOW, give_back, world};
 use expect_test::{Expect, expect};
 use gmodel::{JobId, Timestamp};
 use std::sync::Arc;
@@ -16,12 +16,7 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, gone: &BTreeSet<RunId>) -> bo
         .iter()
         .filter(|run| gone.contains(&run.run) || run.stops_by.is_some())
     {
-        for share in &run.shares {
-            free.iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .give(share);
-        }
+        give_back(&mut free, run);
     }
     let fits = |node: &&SchedNode| {
         let of_type = |at: &usize| gpu_type.is_none_or(|name| node.gpus[*at].info.gpu_type == name);

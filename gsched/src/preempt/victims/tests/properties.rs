@@ -1,4 +1,5 @@
 use super::*;
+use crate::tests::world::end_run;
 use proptest::prelude::*;
 use std::fmt::Write;
 
@@ -235,21 +236,7 @@ impl Rounds {
     }
 
     fn end(&mut self, id: RunId, preempted: bool) {
-        let at = self
-            .snapshot
-            .running
-            .iter()
-            .position(|run| run.run == id)
-            .unwrap();
-        let run = self.snapshot.running.remove(at);
-        for share in &run.shares {
-            self.snapshot
-                .nodes
-                .iter_mut()
-                .find(|node| node.id == share.node)
-                .unwrap()
-                .give(share);
-        }
+        let run = end_run(&mut self.snapshot, id);
         if preempted {
             self.preemptions.push((self.now.secs(), id.job));
             let mut back = world("job 1 a ann 1").pending.remove(0);
