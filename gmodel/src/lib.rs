@@ -45,6 +45,7 @@ pub mod reason;
 pub mod record;
 pub mod refusal_kind;
 pub mod request_change;
+pub mod resumable_stream;
 pub mod run;
 pub mod shared;
 pub mod signal;

@@ -170,6 +170,9 @@ pub enum SupervisorCommand {
     Suspend { suspended: bool },
     /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
     Step { step: Box<StepOrder> },
+    /// Once [`SupervisorReport::Attached`] answers, this connection is a client's stream of the step
+    /// (`gmodel/src/resumable_stream.rs`), and carries no further line.
+    Attach { step: u32 },
     #[serde(other)]
     Unknown,
 }
@@ -192,6 +195,13 @@ pub enum SupervisorReport {
     /// `exit.json` is durable; no process of the job is left. gstepd ends after this.
     Ended {
         end: RunEnd,
+    },
+    /// The two answers to `Attach`.
+    Attached,
+    NotAttached {
+        text: String,
+        /// The step's order may still be on its way.
+        is_early: bool,
     },
     #[serde(other)]
     Unknown,
@@ -217,9 +227,15 @@ pub struct StepOrder {
     /// Tasks on each of `nodes`; empty when not told.
     pub node_tasks: Vec<u32>,
     /// `ADDRESS:PORT` where grun listens, numeric (gstepd has one thread and cannot wait for a name server), and the
-    /// secret that opens it.
+    /// secret that opens it. Empty: grun comes by a stream (`Attach`).
     pub connect: String,
     pub key: String,
+    /// The first task gets a terminal of this size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+    /// How long the tasks go on without their client's stream.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub detached_secs: u32,
     /// CPUs of each task; 0: as many as the job's tasks have.
     #[serde(skip_serializing_if = "is_zero")]
     pub cpus_per_task: u32,
@@ -234,7 +250,15 @@ pub struct StepOrder {
     pub mem_bytes: u64,
 }
 
+/// Of a terminal, in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
 /// gstepd to grun, over the one TCP connection that gstepd opens per step and node: `Hello`, then what the tasks do.
+/// Over a stream the same without `Hello`.
 /// When grun closes the connection, gstepd ends the step's tasks; when the last task has ended, gstepd closes it.
 ///
 /// ```text
@@ -246,6 +270,7 @@ pub struct StepOrder {
 /// U  CPU user u64, system u64 (microseconds), peak of memory u64 (bytes), OOM kills u64, text
 /// K  signal u8                                (grun to gstepd)
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
+/// W  rows u16, columns u16                    (grun to gstepd)
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
@@ -300,6 +325,8 @@ pub enum StepInput {
         rank: Option<u32>,
         bytes: Vec<u8>,
     },
+    /// The client's terminal has another size.
+    Resize(TerminalSize),
     Unknown,
 }
 
@@ -458,6 +485,9 @@ impl StepInput {
             Self::Stdin { rank, bytes } => {
                 frame(b'I', &[&rank.unwrap_or(EVERY_RANK).to_be_bytes(), bytes])
             }
+            Self::Resize(TerminalSize { rows, columns }) => {
+                frame(b'W', &[&rows.to_be_bytes(), &columns.to_be_bytes()])
+            }
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -473,7 +503,11 @@ impl StepInput {
         };
         let input = match (kind, body) {
             (b'K', [signal]) => Self::Signal { signal: *signal },
-            (b'K', _) => return Err(bad),
+            (b'W', [a, b, c, d]) => Self::Resize(TerminalSize {
+                rows: u16::from_be_bytes([*a, *b]),
+                columns: u16::from_be_bytes([*c, *d]),
+            }),
+            (b'K' | b'W', _) => return Err(bad),
             (b'I', _) => {
                 let (rank, bytes) = split_number(body).ok_or(bad)?;
                 Self::Stdin {
@@ -588,8 +622,22 @@ mod tests {
         assert_eq!(at, stream.len());
         let signal = StepInput::Signal { signal: 15 };
         assert_eq!(StepInput::read(&signal.frame()), Ok(Some((signal, 6))));
-        for (rank, bytes) in [(None, b"text\0\xff".to_vec()), (Some(7), Vec::new())] {
-            let input = StepInput::Stdin { rank, bytes };
+        let size = TerminalSize {
+            rows: 50,
+            columns: 300,
+        };
+        let text = b"text\0\xff".to_vec();
+        for input in [
+            StepInput::Stdin {
+                rank: None,
+                bytes: text,
+            },
+            StepInput::Stdin {
+                rank: Some(7),
+                bytes: Vec::new(),
+            },
+            StepInput::Resize(size),
+        ] {
             let frame = input.frame();
             assert_eq!(StepInput::read(&frame), Ok(Some((input, frame.len()))));
         }

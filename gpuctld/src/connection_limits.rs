@@ -59,6 +59,12 @@ const ANSWERS: PermitLimits = PermitLimits {
     per_client: 8,
     reserved: 16,
 };
+/// Streams to steps: each has two connections here.
+const STREAMS: PermitLimits = PermitLimits {
+    all: 8192,
+    per_client: 512,
+    reserved: 64,
+};
 /// A request waits so long for others of its user.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of requests that have no user.
@@ -72,6 +78,7 @@ pub struct ConnectionLimits {
     pub forwarders: PermitPool<NodeId>,
     pub links: PermitPool<NodeId>,
     pub joins: PermitPool<IpAddr>,
+    pub streams: PermitPool<u32>,
     bodies: PermitPool<u32>,
     answers: PermitPool<u32>,
 }
@@ -84,6 +91,7 @@ impl Default for ConnectionLimits {
             forwarders: PermitPool::new(FORWARDERS),
             links: PermitPool::new(LINKS),
             joins: PermitPool::new(JOINS),
+            streams: PermitPool::new(STREAMS),
             bodies: PermitPool::new(BODIES),
             answers: PermitPool::new(ANSWERS),
         }
@@ -172,9 +180,10 @@ fn body_bytes<B>(request: &Request<B>) -> usize {
     announced.unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES)
 }
 
-/// Listings and the like; not the wait for a job's end.
+/// Listings and the like; not the wait for a job's end, and no stream.
 fn is_question<B>(request: &Request<B>) -> bool {
-    request.method() == Method::GET && !request.uri().path().ends_with("/wait")
+    let path = request.uri().path();
+    request.method() == Method::GET && !path.ends_with("/wait") && !path.ends_with("/stream")
 }
 
 impl RequestPermits {

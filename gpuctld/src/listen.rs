@@ -364,7 +364,11 @@ where
 {
     let api = TowerToHyperService::new(site.router.clone());
     let (app, limits) = (site.app.clone(), site.limits.clone());
-    let service = service_fn(move |request| {
+    let stream = MinRateStream::new(stream);
+    let switch = stream.switch();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(switch.clone());
+        request.extensions_mut().insert(limits.streams.clone());
         let (api, admitted) = (api.clone(), admit(request));
         let (app, limits) = (app.clone(), limits.clone());
         async move {
@@ -390,7 +394,9 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(READ_BUFFER_BYTES);
-    let connection = builder.serve_connection(TokioIo::new(MinRateStream::new(stream)), service);
+    let connection = builder
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection);
     let mut stop = site.stop.clone();
     let ended = tokio::select! {

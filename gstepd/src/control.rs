@@ -27,11 +27,30 @@ pub struct Control {
     mark: Option<CheckpointMark>,
 }
 
+/// A connection that is a client's stream of a step from here on.
+pub struct Attachment {
+    pub step: u32,
+    pub stream: UnixStream,
+    /// What was read from it behind the order.
+    pub read: Vec<u8>,
+}
+
+/// What the peers sent.
+#[derive(Default)]
+pub struct ControlInput {
+    pub orders: Vec<SupervisorCommand>,
+    pub attachments: Vec<Attachment>,
+    /// A peer which had been told the end is gone.
+    pub acknowledged: bool,
+}
+
 struct Connection {
     stream: UnixStream,
     received: Vec<u8>,
     /// The end was told: when this peer closes, it knows.
     told_end: bool,
+    /// What follows in it is no line.
+    is_stream: bool,
     closed: bool,
 }
 
@@ -88,18 +107,29 @@ impl Control {
             .chain(self.connections.iter().map(|c| c.stream.as_fd()))
     }
 
-    /// Takes new connections and reads what the others sent. The flag says that a peer which had been told the end is gone.
-    pub fn receive(&mut self) -> (Vec<SupervisorCommand>, bool) {
-        let mut orders = Vec::new();
-        for connection in &mut self.connections {
-            connection.read(&mut orders);
+    /// Takes new connections and reads what the others sent.
+    pub fn receive(&mut self) -> ControlInput {
+        let mut input = ControlInput::default();
+        for mut connection in std::mem::take(&mut self.connections) {
+            connection.read(&mut input.orders);
+            input.acknowledged |= connection.closed && connection.told_end;
+            match input
+                .orders
+                .pop_if(|order| matches!(order, SupervisorCommand::Attach { .. }))
+            {
+                Some(SupervisorCommand::Attach { step }) => input.attachments.push(Attachment {
+                    step,
+                    stream: connection.stream,
+                    read: connection.received,
+                }),
+                _ if connection.closed => {}
+                _ => self.connections.push(connection),
+            }
         }
-        let acknowledged = self.connections.iter().any(|c| c.closed && c.told_end);
-        self.connections.retain(|connection| !connection.closed);
         while let Ok((stream, _)) = self.listener.accept() {
             self.admit(stream);
         }
-        (orders, acknowledged)
+        input
     }
 
     fn admit(&mut self, stream: UnixStream) {
@@ -115,6 +145,7 @@ impl Control {
             stream,
             received: Vec::new(),
             told_end: false,
+            is_stream: false,
             closed: false,
         };
         connection.send(&self.state);
@@ -154,25 +185,32 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// One line, whole or not at all.
+///
+/// # Errors
+/// The peer has stopped reading, or is gone.
+pub fn write_line(stream: &mut UnixStream, words: &SupervisorReport) -> io::Result<()> {
+    let mut line = serde_json::to_vec(words)?;
+    line.push(b'\n');
+    match stream.write(&line)? {
+        written if written == line.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
 impl Connection {
     /// A few hundred bytes fit into any socket's buffer; a full buffer means that the peer has stopped reading.
     fn send(&mut self, state: &SupervisorReport) {
-        let Ok(mut line) = serde_json::to_vec(state) else {
-            return;
-        };
-        line.push(b'\n');
-        match self.stream.write(&line) {
-            Ok(written) if written == line.len() => {
-                self.told_end |= matches!(state, SupervisorReport::Ended { .. })
-            }
-            _ => self.closed = true,
+        match write_line(&mut self.stream, state) {
+            Ok(()) => self.told_end |= matches!(state, SupervisorReport::Ended { .. }),
+            Err(_) => self.closed = true,
         }
     }
 
     fn read(&mut self, orders: &mut Vec<SupervisorCommand>) {
         // Orders are short. Each page of the stack that is touched is copied, in a process that is a copy.
         let mut buffer = [0; 4 << 10];
-        while !self.closed {
+        while !self.closed && !self.is_stream {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,
                 Ok(count) => {
@@ -193,8 +231,14 @@ impl Connection {
     fn take_lines(&mut self, orders: &mut Vec<SupervisorCommand>) -> Option<()> {
         let mut from = 0;
         while let Some(length) = self.received[from..].iter().position(|b| *b == b'\n') {
-            orders.push(serde_json::from_slice(&self.received[from..from + length]).ok()?);
+            let order = serde_json::from_slice(&self.received[from..from + length]).ok()?;
             from += length + 1;
+            let is_stream = matches!(order, SupervisorCommand::Attach { .. });
+            orders.push(order);
+            if is_stream {
+                self.is_stream = true;
+                break;
+            }
         }
         self.received.drain(..from);
         Some(())

@@ -2,8 +2,10 @@
 //! Started by gpud, which it does not need any more after that: gpud may end, restart or be upgraded at any time.
 //! One thread, one control socket, one record. With `--hook` it supervises a prolog or an epilog instead. Source: slurmstepd's place in Slurm.
 
+mod attached_link;
 mod batch;
 mod control;
+mod dialled_link;
 mod environment;
 mod hook;
 mod job_processes;
@@ -21,6 +23,7 @@ mod step_link;
 mod supervisor;
 mod task_binding;
 mod task_input;
+mod terminal;
 
 use std::fs;
 use std::io::{self, Write};

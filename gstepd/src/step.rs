@@ -11,7 +11,10 @@ use std::path::PathBuf;
 
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::{MAX_NODE_TASKS, RunSetup, StepInput, StepOrder, StepOutput, StepStream};
+use gmodel::supervise::{
+    MAX_NODE_TASKS, RunSetup, StepInput, StepOrder, StepOutput, StepStream, SupervisorReport,
+    TerminalSize,
+};
 use gsys::cgroup::StepCgroup;
 use gsys::cpu::Affinity;
 use gsys::launch::{self, LaunchError, LaunchSpec, PendingLaunch, Stdio};
@@ -21,6 +24,7 @@ use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
+use crate::attached_link::AttachedLink;
 use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
 use crate::job_processes::JobProcesses;
@@ -30,12 +34,15 @@ use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
 use crate::task_binding::{self, TaskBinding};
 use crate::task_input::{StepInputs, TaskInput};
+use crate::terminal::Terminal;
 
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
 /// What was killed at the end of a step, and sits in a system call so long, is the job's to end.
 const ENDING_PATIENCE_SECS: u32 = 5;
 const PIECE_BYTES: usize = 32 << 10;
+/// Ctrl-D.
+const END_OF_TRANSMISSION: u8 = 4;
 /// As srun says it of a task.
 const OUT_OF_MEMORY: &str = "Out Of Memory";
 
@@ -67,6 +74,8 @@ struct Step {
     phase: StepPhase,
     tasks: Vec<Task>,
     inputs: StepInputs,
+    /// Of the first task.
+    terminal: Option<Terminal>,
     /// From the start of the tasks to their end.
     account: Option<StepAccount>,
 }
@@ -94,8 +103,17 @@ struct Task {
     /// Read ends of its stdout and stderr, until end of file.
     pipes: [Option<File>; 2],
     stdin: Option<TaskInput>,
+    has_terminal: bool,
     exit: Option<(ExitCode, String)>,
     told: bool,
+}
+
+/// The supervisor's ends of a task's input and output.
+struct TaskEnds {
+    stdin: File,
+    /// Of stdout and stderr; a terminal has one for both.
+    pipes: [Option<File>; 2],
+    terminal: Option<Terminal>,
 }
 
 impl Steps {
@@ -109,12 +127,8 @@ impl Steps {
         if !self.seen.insert(order.step) {
             return Ok(());
         }
-        let mut link = StepLink::open(&order.connect)?;
-        link.send(&StepOutput::Hello {
-            step: order.step,
-            node_index: order.node_index,
-            key: order.key.clone(),
-        });
+        let until = now.plus_secs(GRUN_PATIENCE_SECS);
+        let mut link = StepLink::open(&order, until)?;
         let too_many = order.ranks.len() > MAX_NODE_TASKS as usize;
         let bound = too_many.then(|| {
             format!(
@@ -123,7 +137,6 @@ impl Steps {
             )
         });
         let refusal = refusal.or(bound);
-        let until = now.plus_secs(GRUN_PATIENCE_SECS);
         let phase = match &refusal {
             Some(text) => {
                 link.send(&StepOutput::Refused { text: text.clone() });
@@ -137,9 +150,32 @@ impl Steps {
             phase,
             tasks: Vec::new(),
             inputs: StepInputs::default(),
+            terminal: None,
             account: None,
         });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
+    }
+
+    /// The stream of a step, for its client.
+    ///
+    /// # Errors
+    /// The answer to a client that asks for one that is not there.
+    pub fn stream_of(&mut self, step: u32) -> Result<&mut AttachedLink, SupervisorReport> {
+        let refusal = |text: String, is_early| SupervisorReport::NotAttached { text, is_early };
+        let is_over = self.seen.contains(&step);
+        let Some(live) = self.live.iter_mut().find(|live| live.order.step == step) else {
+            return Err(match is_over {
+                true => refusal(format!("step {step} is over"), false),
+                false => refusal(format!("there is no step {step} on this node"), true),
+            });
+        };
+        live.link
+            .as_mut()
+            .and_then(StepLink::attached)
+            .ok_or_else(|| {
+                let text = format!("step {step} is read by the grun inside the job that began it");
+                refusal(text, false)
+            })
     }
 
     /// What to poll, and for what.
@@ -148,14 +184,19 @@ impl Steps {
     }
 
     pub fn next_deadline(&self) -> Option<BootMillis> {
-        let deadline = |step: &Step| match step.phase {
+        let of_phase = |step: &Step| match step.phase {
             StepPhase::Connecting(at)
             | StepPhase::Deserted(at)
             | StepPhase::Ending(at)
             | StepPhase::Flushing(at) => Some(at),
             StepPhase::Running | StepPhase::Killed => None,
         };
-        self.live.iter().filter_map(deadline).min()
+        let of_link = |step: &Step| step.link.as_ref()?.deadline();
+        let deadlines = self
+            .live
+            .iter()
+            .flat_map(|step| [of_phase(step), of_link(step)]);
+        deadlines.flatten().min()
     }
 
     /// Nothing is left to be told to any grun.
@@ -247,9 +288,11 @@ impl Step {
             self.phase = StepPhase::Running;
             self.start_tasks(job, notes);
         }
+        self.show_screen();
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
-            task.forward(self.link.as_mut());
+            let terminal = self.terminal.as_mut().filter(|_| task.has_terminal);
+            task.forward(self.link.as_mut(), terminal);
         }
         match self.phase {
             StepPhase::Deserted(at) if now >= at => {
@@ -289,8 +332,9 @@ impl Step {
             Ok((account, note)) => {
                 notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
                 let account = self.account.insert(account);
+                let terminal = &mut self.terminal;
                 locals
-                    .map(|local| Task::start(&self.order, &job, account, local))
+                    .map(|local| Task::start(&self.order, &job, account, local, terminal))
                     .collect()
             }
             Err(text) => {
@@ -304,6 +348,28 @@ impl Step {
                 locals.map(failed).collect()
             }
         };
+    }
+
+    /// A client that did not see the terminal before is shown its newest output. While no client is there, output goes on: what the
+    /// window has no room for is on the screen.
+    fn show_screen(&mut self) {
+        let (Some(terminal), Some(StepLink::Attached(link))) = (&self.terminal, &mut self.link)
+        else {
+            return;
+        };
+        if !link.has_client() && !link.has_room() {
+            link.forget_session();
+        }
+        if link.take_fresh() {
+            for bytes in terminal.screen().chunks(PIECE_BYTES) {
+                link.send(&StepOutput::Output {
+                    rank: self.order.ranks.first().copied().unwrap_or(0),
+                    stream: StepStream::Stdout,
+                    bytes: bytes.to_vec(),
+                });
+            }
+            terminal.ask_to_redraw();
+        }
     }
 
     /// When nothing of the step is left, or that has taken too long: what it used goes to grun, behind all that it wrote.
@@ -342,7 +408,7 @@ impl Step {
     fn service_link(&mut self, job: &Job<'_>, now: BootMillis) {
         let Some(link) = &mut self.link else { return };
         if link
-            .service()
+            .service(now)
             .and_then(|inputs| self.obey(job, inputs))
             .is_err()
         {
@@ -359,7 +425,12 @@ impl Step {
         for input in inputs {
             match input {
                 StepInput::Signal { signal } => self.signal(job, i32::from(signal)),
+                // A terminal has no end: its task reads the character that stands for it.
+                StepInput::Stdin { rank, bytes } if bytes.is_empty() && self.terminal.is_some() => {
+                    self.inputs.take(rank, &[END_OF_TRANSMISSION])?;
+                }
                 StepInput::Stdin { rank, bytes } => self.inputs.take(rank, &bytes)?,
+                StepInput::Resize(size) => self.terminal.iter().for_each(|one| one.resize(size)),
                 StepInput::Unknown => {}
             }
         }
@@ -399,11 +470,7 @@ impl Step {
     }
 
     fn poll_fds(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut fds: Vec<_> = self
-            .link
-            .iter()
-            .map(|link| (link.fd(), link.wants()))
-            .collect();
+        let mut fds: Vec<_> = self.link.iter().filter_map(StepLink::poll_fd).collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
         for task in &self.tasks {
             fds.extend(
@@ -431,20 +498,32 @@ impl Step {
 
 impl Task {
     /// A task that cannot be started has ended already, with the text that says why.
-    fn start(order: &StepOrder, job: &Job<'_>, account: &StepAccount, local: usize) -> Task {
+    /// The terminal of the first task goes into its place.
+    fn start(
+        order: &StepOrder,
+        job: &Job<'_>,
+        account: &StepAccount,
+        local: usize,
+        terminal: &mut Option<Terminal>,
+    ) -> Task {
         let rank = order.ranks[local];
         match spawn(order, job, account, local) {
-            Ok((launching, stdin, pipes)) => Task {
-                rank,
-                pid: Some(launching.pid()),
-                // The child makes itself a session with its pid as number.
-                session: launching.pid(),
-                launching: Some(launching),
-                pipes: pipes.map(Some),
-                stdin: Some(TaskInput::new(stdin)),
-                exit: None,
-                told: false,
-            },
+            Ok((launching, ends)) => {
+                let has_terminal = ends.terminal.is_some();
+                *terminal = ends.terminal.or(terminal.take());
+                Task {
+                    rank,
+                    pid: Some(launching.pid()),
+                    // The child makes itself a session with its pid as number.
+                    session: launching.pid(),
+                    launching: Some(launching),
+                    pipes: ends.pipes,
+                    stdin: Some(TaskInput::new(ends.stdin)),
+                    has_terminal,
+                    exit: None,
+                    told: false,
+                }
+            }
             Err(failure) => Task::failed(rank, failure),
         }
     }
@@ -457,6 +536,7 @@ impl Task {
             session: 0,
             pipes: [None, None],
             stdin: None,
+            has_terminal: false,
             exit: Some(failure),
             told: false,
         }
@@ -497,7 +577,7 @@ impl Task {
 
     /// Sends what the task wrote, as far as there is room. When it has ended and its pipes are drained, its end is told.
     /// Without a connection the output goes nowhere.
-    fn forward(&mut self, mut link: Option<&mut StepLink>) {
+    fn forward(&mut self, mut link: Option<&mut StepLink>, mut terminal: Option<&mut Terminal>) {
         let ended = self.exit.is_some() && self.pid.is_none();
         for (pipe, stream) in self
             .pipes
@@ -512,6 +592,9 @@ impl Task {
                 match file.read(&mut piece) {
                     Ok(count) if count > 0 => {
                         piece.truncate(count);
+                        if let Some(terminal) = &mut terminal {
+                            terminal.show(&piece);
+                        }
                         let output = StepOutput::Output {
                             rank: self.rank,
                             stream,
@@ -544,24 +627,25 @@ impl Task {
 
 type Failure = (ExitCode, String);
 
-/// The start of a task, and the supervisor's ends of its stdin, stdout and stderr.
+/// The start of a task.
 fn spawn(
     order: &StepOrder,
     job: &Job<'_>,
     account: &StepAccount,
     local: usize,
-) -> Result<(PendingLaunch, File, [File; 2]), Failure> {
+) -> Result<(PendingLaunch, TaskEnds), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
     let join = account
         .join_fds(job.processes)
         .map_err(|e| node_failure(&e))?;
-    let (reader, stdin) = pipe2(OFlag::O_CLOEXEC).map_err(|e| node_failure(&e))?;
-    let stdin = not_blocking(stdin).map_err(|e| node_failure(&e))?;
-    let (out, out_writer) = output_pipe().map_err(|e| node_failure(&e))?;
-    let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
+    let (ends, theirs) = match order.terminal.filter(|_| order.ranks[local] == 0) {
+        Some(size) => open_terminal(size, job.setup).map_err(|e| node_failure(&e))?,
+        None => open_pipes().map_err(|e| node_failure(&e))?,
+    };
+    let [stdin, stdout, stderr] = &theirs;
     let bound = TaskBinding::of(job.order, job.setup, order, local)
         .map_err(|text| (ExitCode::exited(1), text))?;
-    say(&err_writer, &bound.words).map_err(|e| node_failure(&e))?;
+    say(stderr, &bound.words).map_err(|e| node_failure(&e))?;
     let mut spec = LaunchSpec::new(
         order.argv.iter().map(|word| os_string(word)).collect(),
         identity(job.setup),
@@ -581,11 +665,35 @@ fn spawn(
     spec.join = join.as_ref();
     spec.confine_root = job.setup.restrict_root;
     spec.binds = binds(job.setup);
-    spec.stdin = Stdio::Fd(reader.as_fd());
-    spec.stdout = Stdio::Fd(out_writer.as_fd());
-    spec.stderr = Stdio::Fd(err_writer.as_fd());
+    spec.stdin = Stdio::Fd(stdin.as_fd());
+    spec.stdout = Stdio::Fd(stdout.as_fd());
+    spec.stderr = Stdio::Fd(stderr.as_fd());
+    spec.controlling_terminal = ends.terminal.is_some();
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
-    Ok((launching, stdin, [out, err]))
+    Ok((launching, ends))
+}
+
+/// Three pipes, and the task's ends of them.
+fn open_pipes() -> nix::Result<(TaskEnds, [OwnedFd; 3])> {
+    let (reader, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+    let (out, out_writer) = output_pipe()?;
+    let (err, err_writer) = output_pipe()?;
+    let ends = TaskEnds {
+        stdin: not_blocking(stdin)?,
+        pipes: [Some(out), Some(err)],
+        terminal: None,
+    };
+    Ok((ends, [reader, out_writer, err_writer]))
+}
+
+fn open_terminal(size: TerminalSize, setup: &RunSetup) -> anyhow::Result<(TaskEnds, [OwnedFd; 3])> {
+    let (terminal, slave) = Terminal::open(size, setup.uid, setup.gid)?;
+    let ends = TaskEnds {
+        stdin: terminal.side()?,
+        pipes: [Some(terminal.side()?), None],
+        terminal: Some(terminal),
+    };
+    Ok((ends, [slave.try_clone()?, slave.try_clone()?, slave]))
 }
 
 /// What the task itself is to be told, before it writes anything.

@@ -22,7 +22,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::batch;
-use crate::control::Control;
+use crate::control::{self, Attachment, Control};
 use crate::job_processes::JobProcesses;
 use crate::life::{BootMillis, Life, LifeAction, Terms};
 use crate::login_environment::LoginShell;
@@ -293,8 +293,8 @@ impl Supervisor {
 
     /// True when a peer that knows the end has gone.
     fn take_orders(&mut self) -> bool {
-        let (orders, acknowledged) = self.control.receive();
-        for order in orders {
+        let input = self.control.receive();
+        for order in input.orders {
             let acts = match order {
                 SupervisorCommand::Go => self.life.go(now()),
                 SupervisorCommand::Stop { why, grace_secs } => {
@@ -313,6 +313,8 @@ impl Supervisor {
                     self.begin_step(*step);
                     Vec::new()
                 }
+                // It comes as an attachment.
+                SupervisorCommand::Attach { .. } => Vec::new(),
                 SupervisorCommand::Unknown => {
                     self.dir
                         .log("an order that this release does not know was passed over");
@@ -321,7 +323,29 @@ impl Supervisor {
             };
             self.carry_out(acts);
         }
-        acknowledged
+        for attachment in input.attachments {
+            self.attach(attachment);
+        }
+        input.acknowledged
+    }
+
+    /// Answers on the client's connection, and hands it to its step.
+    fn attach(&mut self, attachment: Attachment) {
+        let Attachment {
+            step,
+            mut stream,
+            read,
+        } = attachment;
+        let found = self.steps.stream_of(step);
+        let answer = found.as_ref().err().unwrap_or(&SupervisorReport::Attached);
+        // It fits into any socket's buffer. What the step sends comes behind it.
+        if control::write_line(&mut stream, answer).is_err() {
+            return;
+        }
+        if let Ok(link) = found {
+            // A connection that fails may be made again.
+            let _ = link.attach(stream, read);
+        }
     }
 
     /// Steps that came before this node was told to go: the batch script of another node was quicker.

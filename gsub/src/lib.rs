@@ -23,5 +23,7 @@ mod step_gathering;
 mod step_input;
 mod step_output;
 mod step_refusal;
+mod step_stream;
 mod step_turn;
 pub mod submit;
+mod terminal;

@@ -6,21 +6,26 @@
 use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
-use crate::step_gathering::{EndConditions, StepGathering, accept, forward_signals, own_name};
+use crate::step_gathering::{
+    EndConditions, Message, Peers, StepGathering, accept, forward_signals, open_streams, own_name,
+};
 use crate::step_input::{self, InputRanks};
 use crate::step_output::{StepFiles, StepJob, last_rank};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
+use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
 use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAmount, GpuRequest};
+use gmodel::hostlist::Hostlist;
 use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
-use gwire::api::{StepEndRequest, StepReply, StepRequest};
+use gmodel::supervise::StepInput;
+use gwire::api::{StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow};
 use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
 use std::ffi::OsString;
@@ -52,16 +57,20 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if let Some((job, step)) = args.reattach {
+        return reattach(&args, job, step);
+    }
     let job = TargetJob::of(args.jobid)?;
     let share = settle(&mut args, &job)?;
     // Blocked before the first thread starts, so that none of them takes a signal.
-    let signals = watched_signals();
-    signals
-        .thread_block()
-        .map_err(|errno| failed("block signals", errno.into()))?;
-    let listener =
-        TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
-    let request = request(&mut args, &job, share, &listener)?;
+    let signals = block_signals(args.pty)?;
+    let listener = match args.pty || !job.is_around {
+        true => None,
+        false => Some(
+            TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?,
+        ),
+    };
+    let request = request(&mut args, &job, share, listener.as_ref())?;
     let mut client = gcli::connect("grun")?;
     let step = step_turn::start(&mut client, &job.id, &request, &signals, args.quiet)?;
     if args.verbose > 0 {
@@ -73,28 +82,173 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             placed(&step)
         );
     }
-    let (sender, messages) = mpsc::sync_channel(CHANNEL);
     let files = check_reader(&step, args.input).and_then(|()| open_files(&args, &job, &step));
-    let early_end = EndConditions {
-        time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
-        wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
-        bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
+    let channel = StepChannel::new();
+    let sender = &channel.sender;
+    let peers = files.and_then(|files| {
+        let peers = match &listener {
+            Some(listener) => accept(listener, &step, &request.key, sender)?,
+            None => open_streams(client.socket(), &job.id, &step, sender)?,
+        };
+        Ok((files, peers))
+    });
+    let step = RunningStep {
+        job: job.id,
+        step,
+        client,
     };
-    let mut used = None;
-    let outcome = files.and_then(|files| {
-        let peers = accept(&listener, &step, &request.key, &sender)?;
-        forward_signals(signals, sender);
-        let nodes: Vec<_> = peers.values().cloned().collect();
-        std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
-        let mut gathering = StepGathering::new(&step, args.label);
+    match peers {
+        Ok((files, peers)) => step.attend(&args, files, peers, channel, signals),
+        Err(failure) => {
+            step.report_end(gcli::failure::FAILED, None);
+            Err(failure)
+        }
+    }
+}
+
+/// Comes back to the terminal of a step.
+fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
+    let signals = block_signals(true)?;
+    let mut client = gcli::connect("grun")?;
+    let shown = format!("{job}.{step}");
+    let nodes = nodes_of(&mut client, job, &shown)?;
+    let first = nodes.as_ref().and_then(|nodes| nodes.iter().next());
+    let Some(first) = first else {
+        return Err(Failure::new(format_args!(
+            "there is no step {shown} under way. `gq --steps` lists the steps"
+        )));
+    };
+    // Only the first task has a terminal.
+    let step = StepReply {
+        step,
+        nodes: vec![StepNodeRow {
+            name: first.to_string(),
+            ranks: vec![0],
+        }],
+        ..StepReply::default()
+    };
+    let (channel, job) = (StepChannel::new(), job.to_string());
+    let peers = open_streams(client.socket(), &job, &step, &channel.sender)?;
+    let step = RunningStep { job, step, client };
+    step.attend(args, StepFiles::default(), peers, channel, signals)
+}
+
+/// The nodes of a step under way.
+fn nodes_of(
+    client: &mut Client,
+    job: gmodel::JobId,
+    shown: &str,
+) -> Result<Option<Hostlist>, Failure> {
+    let mut steps = client.rows(&format!("/v1/steps?jobs={job}"))?;
+    while let Some(row) = steps.next_row()? {
+        let row: StepRow = serde_json::from_slice(row)
+            .map_err(|e| Failure::new(format_args!("the controller's list of steps: {e}")))?;
+        if row.shown_id == shown {
+            return Ok(Hostlist::parse(&row.nodelist).ok());
+        }
+    }
+    Ok(None)
+}
+
+/// A step that was started, and the controller to tell of its end.
+struct RunningStep {
+    job: String,
+    step: StepReply,
+    client: Client,
+}
+
+impl RunningStep {
+    /// Carries input and output until the step ends, or this grun leaves it.
+    fn attend(
+        self,
+        args: &StepArgs,
+        files: StepFiles,
+        peers: Peers,
+        channel: StepChannel,
+        signals: SigSet,
+    ) -> Outcome {
+        let StepChannel { sender, messages } = channel;
+        let early_end = EndConditions {
+            time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
+            wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
+            bad_exit: args.kill_on_bad_exit.as_deref() == Some("1"),
+        };
+        let has_terminal = args.pty || args.reattach.is_some();
+        let raw = has_terminal.then(RawTerminal::enter).flatten();
+        forward_signals(signals, sender.clone());
+        if has_terminal {
+            let (first, has_escape) = (peers.values().next().cloned(), raw.is_some());
+            let size = StepInput::Resize(terminal::size());
+            peers.values().for_each(|peer| peer.send(&size));
+            std::thread::spawn(move || {
+                first
+                    .iter()
+                    .for_each(|peer| terminal::forward(peer, &sender, has_escape));
+            });
+        } else {
+            let (nodes, input): (Vec<_>, _) = (peers.values().cloned().collect(), args.input);
+            std::thread::spawn(move || step_input::forward(std::io::stdin(), input, &nodes));
+        }
+        let mut gathering = StepGathering::new(&self.step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
         let outcome = gathering.run(&messages, &peers);
-        used = gathering.used;
+        drop(raw);
+        let (used, left) = (gathering.used, gathering.left.take());
+        if let Some(why) = left {
+            eprintln!(
+                "\n{}: step {}.{}: {why}. `{} --reattach {}.{}` comes back to it",
+                own_name(),
+                self.job,
+                self.step.step,
+                own_name(),
+                self.job,
+                self.step.step
+            );
+            return outcome;
+        }
+        let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
+        self.report_end(code, used);
         outcome
-    });
-    let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
-    report_end(client, &job.id, step.step, code, used);
-    outcome
+    }
+}
+
+impl RunningStep {
+    /// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
+    fn report_end(self, code: u8, used: Option<Usage>) {
+        let exit_code = match code.checked_sub(128) {
+            Some(signal @ 1..=MAX_SIGNAL) => ExitCode::killed(signal),
+            _ => ExitCode::exited(code),
+        };
+        let path = format!("/v1/jobs/{}/steps/{}/end", self.job, self.step.step);
+        let _ = self
+            .client
+            .wait_for(END_PATIENCE)
+            .post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
+    }
+}
+
+/// What the threads tell the main one by, and where it reads that.
+struct StepChannel {
+    sender: mpsc::SyncSender<Message>,
+    messages: mpsc::Receiver<Message>,
+}
+
+impl StepChannel {
+    fn new() -> Self {
+        let (sender, messages) = mpsc::sync_channel(CHANNEL);
+        Self { sender, messages }
+    }
+}
+
+fn block_signals(has_terminal: bool) -> Result<SigSet, Failure> {
+    let mut signals = watched_signals();
+    if has_terminal {
+        signals.add(Signal::SIGWINCH);
+    }
+    signals
+        .thread_block()
+        .map_err(|errno| failed("block signals", errno.into()))?;
+    Ok(signals)
 }
 
 fn failed(what: &str, error: std::io::Error) -> Failure {
@@ -185,8 +339,12 @@ fn request(
     args: &mut StepArgs,
     job: &TargetJob,
     share: Option<StepShareRequest>,
-    listener: &TcpListener,
+    listener: Option<&TcpListener>,
 ) -> Result<StepRequest, Failure> {
+    let connect = listener
+        .map(|listener| listener.local_addr().map(|address| address.to_string()))
+        .transpose()
+        .map_err(|e| failed("listen for the nodes", e))?;
     Ok(StepRequest {
         argv: args.command.clone(),
         environment: environment_of_tasks(
@@ -208,10 +366,8 @@ fn request(
         cyclic: args.distribution == "cyclic",
         overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
         share,
-        connect: listener
-            .local_addr()
-            .map_err(|e| failed("listen for the nodes", e))?
-            .to_string(),
+        connect: connect.unwrap_or_default(),
+        terminal: args.pty.then(terminal::size),
         key: secret().map_err(|e| failed("read /dev/urandom", e))?,
     })
 }
@@ -225,18 +381,6 @@ fn open_files(args: &StepArgs, job: &TargetJob, step: &StepReply) -> Result<Step
         &StepJob::from_env(&job.id, |name| job.variable(name)),
         step,
     )
-}
-
-/// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
-fn report_end(client: Client, job: &str, step: u32, code: u8, used: Option<Usage>) {
-    let exit_code = match code.checked_sub(128) {
-        Some(signal @ 1..=MAX_SIGNAL) => ExitCode::killed(signal),
-        _ => ExitCode::exited(code),
-    };
-    let path = format!("/v1/jobs/{job}/steps/{step}/end");
-    let _ = client
-        .wait_for(END_PATIENCE)
-        .post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
 }
 
 /// How many tasks there are is known only now.

@@ -16,6 +16,7 @@ Inside a job script:
   grun -i0 ./rank < parameters    the first task reads the file, the others nothing
   grun -N1 -n1 -w node2 ./head &  one task on this node of the job
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
+  grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
 
@@ -137,6 +138,12 @@ pub(crate) struct StepArgs {
     /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
     #[arg(long)]
     pub multi_prog: bool,
+    /// Give the first task a terminal, and this one for it: grun --pty bash is a shell
+    #[arg(long)]
+    pub pty: bool,
+    /// Come back to a step with a terminal, as after a lost connection: 17.0
+    #[arg(long, value_name = "JOB.STEP", value_parser = step_name, conflicts_with_all = ["command", "jobid", "pty"])]
+    pub reattach: Option<(gmodel::JobId, u32)>,
     /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
     #[arg(long, value_name = "TYPE", value_parser = mpi)]
     pub mpi: Option<String>,
@@ -159,7 +166,11 @@ pub(crate) struct StepArgs {
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<String>,
     /// What to start
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(
+        required_unless_present = "reattach",
+        trailing_var_arg = true,
+        value_name = "COMMAND"
+    )]
     pub command: Vec<String>,
 }
 
@@ -242,6 +253,15 @@ pub fn page() -> ManPage {
         exit_status: "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
         see_also: "gsub(1), gq(1), gacct(1), gpupool(7)",
     }
+}
+
+/// `17.0`
+fn step_name(text: &str) -> Result<(gmodel::JobId, u32), &'static str> {
+    let read = || {
+        let (job, step) = text.split_once('.')?;
+        Some((job.parse().ok()?, step.parse().ok()?))
+    };
+    read().ok_or("a job and the number of its step, as gq --steps lists them: 17.0")
 }
 
 fn mpi(word: &str) -> Result<String, &'static str> {

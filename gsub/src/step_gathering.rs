@@ -3,6 +3,8 @@
 
 use crate::step_input::Peer;
 use crate::step_output::StepFiles;
+use crate::step_stream::{self, StreamAddress};
+use crate::terminal;
 use gcli::{Failure, Outcome, slurm_name};
 use gmodel::ExitCode;
 use gmodel::duration::squeue_time;
@@ -16,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -36,6 +39,8 @@ const MAX_HELLO_BYTES: usize = 4096;
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Time that tasks have between SIGTERM and SIGKILL.
 const KILL_GRACE: Duration = Duration::from_secs(30);
+/// What a grun that leaves its step ends with, as ssh.
+const LEFT: u8 = 255;
 /// Nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -47,6 +52,10 @@ pub(crate) enum Message {
     From(u32, StepOutput),
     /// The connection of this node of the step is at its end.
     Gone(u32),
+    /// No task of this node is heard of any more, and why.
+    Failed(u32, String),
+    /// The step goes on without this grun.
+    Left(String),
     Signal(u8),
 }
 
@@ -123,6 +132,32 @@ pub(crate) fn accept(
         let sender = sender.clone();
         std::thread::spawn(move || read_node(at, reader, rest, &sender));
         peers.insert(at, Peer::new(stream));
+    }
+    Ok(peers)
+}
+
+/// Opens a stream to each node of the step that has tasks.
+pub(crate) fn open_streams(
+    socket: &Path,
+    job: &str,
+    step: &StepReply,
+    sender: &mpsc::SyncSender<Message>,
+) -> Result<Peers, Failure> {
+    let mut peers = Peers::new();
+    for (at, node) in (0..).zip(&step.nodes) {
+        if node.ranks.is_empty() {
+            continue;
+        }
+        let address = StreamAddress {
+            socket: socket.to_owned(),
+            job: job.to_owned(),
+            step: step.step,
+            node: node.name.clone(),
+            at,
+        };
+        let stream = step_stream::open(address, sender.clone())
+            .map_err(|e| Failure::new(format_args!("a node's stream: {e}")))?;
+        peers.insert(at, Peer::by_stream(stream));
     }
     Ok(peers)
 }
@@ -298,6 +333,8 @@ pub(crate) struct StepGathering<'a> {
     pub files: StepFiles,
     pub early_end: EndConditions,
     first_end: Option<Instant>,
+    /// Why this grun ends before its step.
+    pub left: Option<String>,
     /// The tasks were told to end; what is left of them then is killed, once.
     ending: Option<Instant>,
     killed: bool,
@@ -338,6 +375,7 @@ impl<'a> StepGathering<'a> {
             files,
             early_end,
             first_end: None,
+            left: None,
             ending: None,
             killed: false,
         }
@@ -357,6 +395,14 @@ impl<'a> StepGathering<'a> {
                     peers.get(&at).into_iter().for_each(|peer| peer.gone());
                     self.gone(at);
                 }
+                Ok(Message::Failed(at, text)) => self.take(at, StepOutput::Refused { text })?,
+                Ok(Message::Left(why)) => {
+                    self.left = Some(why);
+                    return Ok(LEFT);
+                }
+                Ok(Message::Signal(signal)) if signal == Signal::SIGWINCH as u8 => peers
+                    .values()
+                    .for_each(|peer| peer.send(&StepInput::Resize(terminal::size()))),
                 Ok(Message::Signal(signal)) => peers
                     .values()
                     .for_each(|peer| peer.send(&StepInput::Signal { signal })),

@@ -1,6 +1,7 @@
 //! grun's stdin on its way to the tasks of a step. A thread of its own reads it, since it may be silent for ever, and sends each
 //! node as much as has room there: [`STEP_INPUT_WINDOW_BYTES`] that the tasks have not taken.
 
+use crate::step_stream::StreamSender;
 use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -29,9 +30,16 @@ pub fn reads(text: &str) -> Result<InputRanks, String> {
     }
 }
 
+/// How a node of the step is reached.
+enum PeerWay {
+    /// It called back.
+    Dialled(Mutex<TcpStream>),
+    Stream(Arc<StreamSender>),
+}
+
 /// One node of the step, which two threads write to.
-pub struct Peer {
-    stream: Mutex<TcpStream>,
+pub(crate) struct Peer {
+    way: PeerWay,
     /// Bytes that may still be sent; `None`: it is gone.
     room: Mutex<Option<usize>>,
     changed: Condvar,
@@ -39,8 +47,16 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Arc<Self> {
+        Self::by(PeerWay::Dialled(Mutex::new(stream)))
+    }
+
+    pub fn by_stream(sender: Arc<StreamSender>) -> Arc<Self> {
+        Self::by(PeerWay::Stream(sender))
+    }
+
+    fn by(way: PeerWay) -> Arc<Self> {
         Arc::new(Self {
-            stream: Mutex::new(stream),
+            way,
             room: Mutex::new(Some(STEP_INPUT_WINDOW_BYTES)),
             changed: Condvar::new(),
         })
@@ -48,11 +64,13 @@ impl Peer {
 
     /// A lost node is reported by the thread that reads from it.
     pub fn send(&self, input: &StepInput) {
-        let _ = self
-            .stream
-            .lock()
-            .expect("no panic while held")
-            .write_all(&input.frame());
+        match &self.way {
+            PeerWay::Stream(sender) => sender.send(input),
+            PeerWay::Dialled(stream) => {
+                let mut stream = stream.lock().expect("no panic while held");
+                let _ = stream.write_all(&input.frame());
+            }
+        }
     }
 
     pub fn taken(&self, bytes: u32) {
@@ -66,7 +84,7 @@ impl Peer {
         self.changed.notify_all();
     }
 
-    fn wait_for_room(&self, bytes: usize) {
+    pub fn wait_for_room(&self, bytes: usize) {
         let room = self.room.lock().expect("no panic while held");
         let mut room = self
             .changed
@@ -77,7 +95,7 @@ impl Peer {
 }
 
 /// Reads to the end, each piece for every node.
-pub fn forward(mut input: impl Read, reads: InputRanks, peers: &[Arc<Peer>]) {
+pub(crate) fn forward(mut input: impl Read, reads: InputRanks, peers: &[Arc<Peer>]) {
     let rank = match reads {
         InputRanks::Rank(rank) => Some(rank),
         InputRanks::All | InputRanks::None => None,

@@ -169,6 +169,7 @@ fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &st
     for holder in holders
         .iter()
         .take(MAX_LOOKED_AT)
+        .filter(|holder| !holder.connect.is_empty())
         .filter(|holder| holder.connect == own || is_gone(&holder.connect, own))
     {
         let end = StepEndRequest {
@@ -208,7 +209,7 @@ fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
         PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX),
     );
     let signal = fd.read_signal().ok().flatten()?.ssi_signo as u8;
-    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2]
+    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH]
         .iter()
         .any(|known| *known as u8 == signal);
     (!passed_on).then_some(signal)

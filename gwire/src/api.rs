@@ -714,5 +714,8 @@ pub struct BackupRequest {
     pub path: String,
 }
 
+/// What a request asks its connection to become (`Upgrade:`): a step's stream, `gmodel/src/resumable_stream.rs`.
+pub const STREAM_UPGRADE: &str = "gpupool-stream";
+
 /// The user that the forwarding daemon saw on its unix socket, sent by gpud with each forwarded request.
 pub const FORWARD_HEADER: &str = "x-gpupool-peer";

@@ -10,7 +10,7 @@ mod row_stream;
 pub use exchange::Body;
 pub use row_stream::RowStream;
 
-use crate::api::ErrorBody;
+use crate::api::{ErrorBody, STREAM_UPGRADE};
 use exchange::{Connection, Head};
 use gmodel::RefusalKind;
 use serde::Serialize;
@@ -25,6 +25,8 @@ use thiserror::Error;
 pub const DEFAULT_WAIT_SECS: u64 = 10;
 /// Silence for this long is said aloud.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(700);
+/// The status of an answer after which the connection is a stream.
+const SWITCHING_PROTOCOLS: u16 = 101;
 /// Pause between attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Longest silence inside an answer. `wait` answers within 30 seconds.
@@ -252,6 +254,21 @@ impl Client {
         };
         let connection = self.connection.as_mut().expect("set before the loop ends");
         Ok(Body::new(connection, head))
+    }
+
+    /// Opens a connection of its own that becomes a stream: the socket, and what came of the stream already. Waits for no controller.
+    ///
+    /// # Errors
+    /// As [`ClientError`].
+    pub fn open_stream(&self, path: &str) -> Result<(UnixStream, Vec<u8>), ClientError> {
+        (self.on_request)("GET", path);
+        let mut connection = self.connect(&mut Patience::new(Duration::ZERO))?;
+        let lost = |source| ClientError::Lost { source };
+        let head = connection.ask_upgrade(path, STREAM_UPGRADE).map_err(lost)?;
+        if head.status != SWITCHING_PROTOCOLS {
+            return Err(read_refusal(&mut connection, head));
+        }
+        connection.into_stream().map_err(lost)
     }
 
     fn connect(&self, patience: &mut Patience) -> Result<Connection, ClientError> {

@@ -6,6 +6,8 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -83,9 +85,24 @@ where
     }
 }
 
+/// Ends the least rate of a connection: what follows is no answer but a stream, whose reader may stand still.
+#[derive(Clone, Debug, Default)]
+pub struct RateSwitch(Arc<AtomicBool>);
+
+impl RateSwitch {
+    pub fn turn_off(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_off(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A connection that fails when its other end reads below the least rate.
 pub struct MinRateStream<S> {
     stream: S,
+    switch: RateSwitch,
     /// How long writing may still stand still; what is taken earns some of it back.
     grace: Duration,
     blocked: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -95,9 +112,14 @@ impl<S> MinRateStream<S> {
     pub fn new(stream: S) -> Self {
         Self {
             stream,
+            switch: RateSwitch::default(),
             grace: GRACE,
             blocked: None,
         }
+    }
+
+    pub fn switch(&self) -> RateSwitch {
+        self.switch.clone()
     }
 
     fn taken(&mut self, bytes: usize) {
@@ -109,6 +131,9 @@ impl<S> MinRateStream<S> {
     }
 
     fn waits(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.switch.is_off() {
+            return Poll::Pending;
+        }
         let grace = self.grace;
         let (_, late) = self.blocked.get_or_insert_with(|| {
             let now = Instant::now();

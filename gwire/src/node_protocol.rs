@@ -128,6 +128,13 @@ pub enum ToNode {
         run: gmodel::RunId,
         step: gmodel::supervise::StepOrder,
     },
+    /// Connect the client that waits for this stream at the controller with a step of a run: the node opens it with
+    /// `POST /v1/node/streams/STREAM`. Not durable and not repeated.
+    OpenStream {
+        stream: String,
+        run: gmodel::RunId,
+        step: u32,
+    },
     /// The connection ends; `text` says why, for the node's log and `gpud status`.
     Refused {
         text: String,

@@ -10,6 +10,7 @@ use crate::http::error::ApiError;
 use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
 use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
+use crate::http::step::stream_exchange::StreamExchange;
 use crate::pki::Pki;
 use gmodel::run::RunUse;
 use gmodel::supervise::StepOrder;
@@ -41,6 +42,14 @@ pub trait NodeLinks: Send + Sync {
         run: RunId,
         order: StepOrder,
     ) -> NodeAnswer<'_, Result<(), String>>;
+    /// Asks a node to connect a stream with a step of a run. It comes as a request of its own, or does not.
+    fn open_stream(
+        &self,
+        node: NodeId,
+        run: RunId,
+        step: u32,
+        stream: String,
+    ) -> NodeAnswer<'_, Result<(), String>>;
 }
 
 /// What handlers need besides the core.
@@ -59,6 +68,7 @@ pub struct App {
     forecaster: Forecaster,
     pub(crate) ranks: Arc<RankCache>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
+    pub(crate) streams: StreamExchange,
     pub(crate) started: Instant,
 }
 
@@ -83,6 +93,7 @@ impl App {
             forecaster: Forecaster::default(),
             ranks: Arc::default(),
             requests: Mutex::default(),
+            streams: StreamExchange::default(),
             started: Instant::now(),
         })
     }

@@ -413,6 +413,22 @@ impl http::NodeLinks for NodeConnections {
             QuestionKind::Step(Box::new(order), sender)
         }))
     }
+
+    fn open_stream(
+        &self,
+        node: NodeId,
+        run: RunId,
+        step: u32,
+        stream: String,
+    ) -> NodeAnswer<'_, Result<(), String>> {
+        Box::pin(
+            self.ask_node(node, run, move |answer| QuestionKind::Stream {
+                stream,
+                step,
+                answer,
+            }),
+        )
+    }
 }
 
 impl NodeConnections {

@@ -25,6 +25,11 @@ pub(super) enum QuestionKind {
     Use(AnswerSender<RunUse>),
     /// Answered as soon as the order is sent.
     Step(Box<StepOrder>, AnswerSender<()>),
+    Stream {
+        stream: String,
+        step: u32,
+        answer: AnswerSender<()>,
+    },
 }
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, String>>;
@@ -73,7 +78,7 @@ impl QuestionKind {
         match self {
             Self::Log(answer) => answer.is_closed(),
             Self::Use(answer) => answer.is_closed(),
-            Self::Step(_, answer) => answer.is_closed(),
+            Self::Step(_, answer) | Self::Stream { answer, .. } => answer.is_closed(),
         }
     }
 }

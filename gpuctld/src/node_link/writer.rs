@@ -182,6 +182,14 @@ impl<'a, W: AsyncWrite + Unpin> OrderWriter<'a, W> {
                 let sent = self.write(&ToNode::Step { run, step: *step }).await;
                 return answer_sent(sent, answer);
             }
+            QuestionKind::Stream {
+                stream,
+                step,
+                answer,
+            } => {
+                let sent = self.write(&ToNode::OpenStream { stream, run, step }).await;
+                return answer_sent(sent, answer);
+            }
             QuestionKind::Log(_) => ToNode::ReadLog {
                 question: number,
                 run,

@@ -6,21 +6,22 @@
 use crate::controller::identity::{CONTROLLER_NAME, Identity, dial};
 use crate::controller::link::Dial;
 use anyhow::{Context, Result};
-use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA};
+use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA, STREAM_UPGRADE};
 use gwire::min_rate::{MinRateBody, MinRateStream};
 use gwire::node_protocol::ALPN_HTTP;
-use gwire::permits::{NoPermit, PermitLimits, PermitPool};
+use gwire::permits::{NoPermit, Permit, PermitLimits, PermitPool};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
-use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{UnixListener, UnixStream};
 
 /// Connections at once, and those of one user; root has some of its own.
@@ -29,6 +30,14 @@ const CONNECTIONS: PermitLimits = PermitLimits {
     per_client: 512,
     reserved: 128,
 };
+/// Streams to steps at once, and those of one user.
+const STREAMS: PermitLimits = PermitLimits {
+    all: 2048,
+    per_client: 512,
+    reserved: 0,
+};
+/// Kept of each direction of a stream.
+const RELAY_BYTES: usize = 16 << 10;
 /// What is kept of a request or an answer on its way, bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Idle connections to the controller that are kept.
@@ -75,7 +84,7 @@ pub async fn serve(listener: UnixListener, to: Dial) {
         to,
         idle: Mutex::new(Vec::new()),
     });
-    let permits = PermitPool::new(CONNECTIONS);
+    let (permits, streams) = (PermitPool::new(CONNECTIONS), PermitPool::new(STREAMS));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -86,8 +95,9 @@ pub async fn serve(listener: UnixListener, to: Dial) {
             }
         };
         let (upstream, permits) = (Arc::clone(&upstream), permits.clone());
+        let streams = streams.clone();
         tokio::spawn(async move {
-            if let Err(e) = serve_user(stream, upstream, permits).await {
+            if let Err(e) = serve_user(stream, upstream, permits, streams).await {
                 tracing::debug!("gpud.sock: {e:#}");
             }
         });
@@ -98,6 +108,7 @@ async fn serve_user(
     stream: UnixStream,
     upstream: Arc<Upstream>,
     permits: PermitPool<u32>,
+    streams: PermitPool<u32>,
 ) -> Result<()> {
     let peer = gsys::peer::peer_of(&stream)?;
     let _permit = match permits.take(peer.uid, peer.uid == 0, 1) {
@@ -114,10 +125,22 @@ async fn serve_user(
         )),
         Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
     };
+    let stream = MinRateStream::new(stream);
+    let switch = stream.switch();
     let service = hyper::service::service_fn(move |request| {
         let (upstream, identity) = (Arc::clone(&upstream), identity.clone());
+        let (switch, streams) = (switch.clone(), streams.clone());
         async move {
             let answer = match identity {
+                Ok(identity) if asks_stream(&request) => {
+                    match streams.take(peer.uid, peer.uid == 0, 1) {
+                        Ok(permit) => {
+                            switch.turn_off();
+                            upstream.forward_stream(request, &identity, permit).await
+                        }
+                        Err(none) => too_many_streams(none),
+                    }
+                }
                 Ok(identity) => upstream.forward(request, &identity).await,
                 Err(text) => unavailable(&format!("this node cannot say who you are: {text}")),
             };
@@ -130,7 +153,8 @@ async fn serve_user(
         .header_read_timeout(HEADER_PATIENCE)
         .max_buf_size(BUFFER_BYTES);
     Ok(server
-        .serve_connection(TokioIo::new(MinRateStream::new(stream)), service)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
         .await?)
 }
 
@@ -151,6 +175,20 @@ fn turn_away(stream: &UnixStream, none: NoPermit) -> Result<()> {
     );
     stream.try_write(&[head.into_bytes(), body].concat())?;
     Ok(())
+}
+
+fn asks_stream(request: &Request<Incoming>) -> bool {
+    request
+        .headers()
+        .get(UPGRADE)
+        .is_some_and(|protocol| protocol == STREAM_UPGRADE)
+}
+
+fn too_many_streams(none: NoPermit) -> Response<Body> {
+    let (NoPermit::PerClient(most) | NoPermit::All(most)) = none;
+    let text =
+        format!("{most} streams are open on this machine, and no more are taken. Close some");
+    refusal(StatusCode::TOO_MANY_REQUESTS, "limit", text)
 }
 
 /// The way to the controller, with connections kept for the next request.
@@ -186,6 +224,57 @@ impl Upstream {
         }
     }
 
+    /// As [`Upstream::forward`], for a request whose connection becomes a stream: it gets a connection of its own.
+    async fn forward_stream(
+        &self,
+        mut request: Request<Incoming>,
+        identity: &str,
+        permit: Permit<u32>,
+    ) -> Response<Body> {
+        let client = hyper::upgrade::on(&mut request);
+        let sent = async {
+            let (mut parts, _) = request.into_parts();
+            rewritten(&mut parts, identity).map_err(anyhow::Error::msg)?;
+            parts
+                .headers
+                .insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            parts
+                .headers
+                .insert(UPGRADE, HeaderValue::from_static(STREAM_UPGRADE));
+            let empty = http_body_util::Empty::new().map_err(|never| match never {});
+            let request = Request::from_parts(parts, empty.boxed());
+            anyhow::Ok(self.connect().await?.send_request(request).await?)
+        };
+        let mut answer = match sent.await {
+            Ok(answer) => answer,
+            Err(e) => {
+                return unavailable(&format!(
+                    "the controller at {} cannot be reached from this node: {e:#}",
+                    self.to.controller
+                ));
+            }
+        };
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let controller = hyper::upgrade::on(&mut answer);
+            tokio::spawn(async move {
+                let _permit = permit;
+                // Either end may go before its answer is read.
+                if let (Ok(client), Ok(controller)) = (client.await, controller.await) {
+                    let (mut client, mut controller) =
+                        (TokioIo::new(client), TokioIo::new(controller));
+                    let _ = copy_bidirectional_with_sizes(
+                        &mut client,
+                        &mut controller,
+                        RELAY_BYTES,
+                        RELAY_BYTES,
+                    )
+                    .await;
+                }
+            });
+        }
+        answer.map(|body| body.map_err(Into::into).boxed())
+    }
+
     /// A kept connection may have died meanwhile: a request it gave back unsent goes over the next.
     async fn exchange(
         self: &Arc<Self>,
@@ -219,7 +308,7 @@ impl Upstream {
             .max_buf_size(BUFFER_BYTES)
             .handshake(TokioIo::new(stream))
             .await?;
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
 

@@ -4,7 +4,7 @@ use super::Daemon;
 use crate::controller::report::Reporter;
 use crate::gpu::check;
 use crate::input::DaemonInput;
-use crate::run::{live_use, step_link};
+use crate::run::{live_use, step_link, stream};
 use gcore::node::{NodeEvent, NodeInput};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
@@ -40,6 +40,7 @@ impl Daemon {
             ToNode::ReadUse { question, run } => self.answer_use(question, run),
             ToNode::TellOrders { runs } => self.tell_orders(runs),
             ToNode::Step { run, step } => self.start_step(run, step),
+            ToNode::OpenStream { stream, run, step } => self.open_stream(stream, run, step),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
         }
     }
@@ -55,6 +56,16 @@ impl Daemon {
                 ));
             }
         }
+    }
+
+    /// Beside the loop: a stream lives as long as its step and its client want it.
+    fn open_stream(&self, stream: String, run: RunId, step: u32) {
+        let site = Arc::clone(&self.site);
+        tokio::spawn(async move {
+            if let Err(e) = stream::open(&site, &stream, run, step).await {
+                tracing::info!(%run, step, "stream: {e:#}");
+            }
+        });
     }
 
     fn receive(&mut self, orders: Vec<LaunchOrder>, desired: DesiredState) {

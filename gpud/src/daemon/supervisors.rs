@@ -65,7 +65,9 @@ impl Daemon {
                 self.feed(NodeInput::Marked { run, mark });
             }
             SupervisorReport::Ended { end } => self.measure(run, end),
-            SupervisorReport::Unknown => {}
+            SupervisorReport::Attached
+            | SupervisorReport::NotAttached { .. }
+            | SupervisorReport::Unknown => {}
         }
     }
 

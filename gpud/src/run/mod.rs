@@ -10,4 +10,5 @@ pub mod prepare;
 pub mod stand_by;
 pub mod standstill;
 pub mod step_link;
+pub mod stream;
 pub mod supervisor;

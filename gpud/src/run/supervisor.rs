@@ -156,7 +156,9 @@ impl SupervisorAddress {
         }
     }
 
-    fn connect(&self) -> io::Result<UnixStream> {
+    /// # Errors
+    /// None listens.
+    pub fn connect(&self) -> io::Result<UnixStream> {
         let mut last = io::ErrorKind::NotFound.into();
         for socket in &self.sockets {
             match connect(socket) {

@@ -2,6 +2,7 @@
 
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
+use gmodel::supervise::TerminalSize;
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
 
@@ -39,9 +40,28 @@ pub struct StepRequest {
     /// What it is to have for itself; without it the step shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,
-    /// `ADDRESS:PORT`, numeric.
+    /// `ADDRESS:PORT`, numeric. Empty: grun opens a stream to each node of the step.
     pub connect: String,
     pub key: String,
+    /// The first task gets a terminal of this size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+}
+
+/// Of `GET /v1/jobs/{id}/steps/{step}/stream`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamQuery {
+    /// A node of the step.
+    pub node: String,
+}
+
+/// Of `POST /v1/streams/{stream}`, by a node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamAnswer {
+    /// Why there is no stream; empty: the connection becomes it.
+    pub error: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -105,6 +105,24 @@ impl Connection {
         }
     }
 
+    /// Asks for the connection to become a stream and reads the head of the answer: 101 where it does.
+    pub fn ask_upgrade(&mut self, path: &str, protocol: &str) -> io::Result<Head> {
+        self.usable = false;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: gpuctld\r\nConnection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+        );
+        self.stream.write_all(request.as_bytes())?;
+        self.await_answer()?;
+        self.read_head()
+    }
+
+    /// The socket without timeouts, and what was read of it and not used.
+    pub fn into_stream(self) -> io::Result<(UnixStream, Vec<u8>)> {
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)?;
+        Ok((self.stream, self.buffer[self.start..self.end].to_vec()))
+    }
+
     /// Waits without reading: a thread that waits in read(2) is woken, at the controller's cost, as soon as that takes the
     /// request from the socket, and finds nothing.
     fn await_answer(&self) -> io::Result<()> {

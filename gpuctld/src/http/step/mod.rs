@@ -1,5 +1,7 @@
-//! Steps over the API: started, ended, listed.
+//! Steps over the API: started, ended, listed; their streams.
 
 pub(crate) mod list;
 pub(crate) mod live_use;
 pub(crate) mod start;
+pub(crate) mod stream;
+pub(crate) mod stream_exchange;

@@ -25,6 +25,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
+/// How long the tasks of a step go on while no client has their stream.
+const DETACHED_SECS: u32 = 60;
 /// Longest name of a GPU type that a step may ask for, bytes.
 const MAX_TYPE_BYTES: usize = 64;
 
@@ -192,13 +194,19 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
             "an argument or variable has a NUL byte in it",
         ));
     }
-    if request.connect.parse::<SocketAddr>().is_err() {
+    let is_stream = request.connect.is_empty();
+    if !is_stream && request.connect.parse::<SocketAddr>().is_err() {
         return Err(ApiError::invalid(format!(
             "connect = {:?} is not ADDRESS:PORT, numeric",
             request.connect
         )));
     }
-    if request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
+    if request.terminal.is_some() && !is_stream {
+        return Err(ApiError::invalid(
+            "a terminal needs a stream: give no connect",
+        ));
+    }
+    if !is_stream && request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
         return Err(ApiError::invalid(format!(
             "key has to have 1 to {MAX_KEY_BYTES} bytes"
         )));
@@ -269,6 +277,8 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         node_tasks: layout.iter().map(tasks).collect(),
         connect: request.connect.clone(),
         key: request.key.clone(),
+        terminal: request.terminal,
+        detached_secs: DETACHED_SECS,
         cpus_per_task: request
             .share
             .as_ref()

@@ -1,0 +1,155 @@
+//! `GET /v1/jobs/{id}/steps/{step}/stream`: a client's stream to a step, relayed between its connection and one that the job's node
+//! opens by `POST /v1/streams/{stream}`. Bytes pass through unread, a few kilobytes at a time: who reads slowly holds up the writer at
+//! the other end, and nothing else.
+
+use crate::http::app::ApiContext;
+use crate::http::error::ApiError;
+use crate::http::job::control::{confine, own_id};
+use crate::http::job::name::{job_name, targets};
+use crate::http::peer::CertificateHolder;
+use crate::http::permission::{Caller, must_own};
+use axum::body::Body;
+use axum::extract::{Extension, Path, Query, Request, State as Shared};
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
+use gcore::ctl::Target;
+use gcore::ctl::state::State;
+use gmodel::{NodeId, RunId};
+use gwire::api::{STREAM_UPGRADE, StreamAnswer, StreamQuery};
+use gwire::min_rate::RateSwitch;
+use gwire::permits::{NoPermit, PermitPool};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use tokio::io::copy_bidirectional_with_sizes;
+
+/// The node has to open its end within this.
+const NODE_PATIENCE: Duration = Duration::from_secs(10);
+/// Kept of each direction of a stream.
+const RELAY_BYTES: usize = 16 << 10;
+
+pub(crate) async fn open(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path((id, step)): Path<(String, u32)>,
+    Query(query): Query<StreamQuery>,
+    Extension(switch): Extension<RateSwitch>,
+    Extension(permits): Extension<PermitPool<u32>>,
+    mut request: Request,
+) -> Result<Response<Body>, ApiError> {
+    let client = upgraded(&mut request)?;
+    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
+        return Err(ApiError::invalid(format!(
+            "{id} names several tasks; a step is of one job"
+        )));
+    };
+    confine(&site, &caller, std::slice::from_ref(target)).await?;
+    let state = site.core.view().await;
+    let (run, node) = run_on(&state, &caller, target, &id, &query.node)?;
+    drop(state);
+    let permit = permits
+        .take(caller.actor.uid, caller.actor.operator, 1)
+        .map_err(|none| ApiError::limit(permit_words(none)))?;
+    let (stream, end) = site
+        .app
+        .streams
+        .wait(node)
+        .map_err(|e| ApiError::unavailable(format!("/dev/urandom: {e}")))?;
+    let asked = site.app.links.open_stream(node, run, step, stream).await;
+    let not_opened = |why: String| {
+        ApiError::unavailable(format!("{}: step {step} of job {id}: {why}", query.node))
+    };
+    asked.map_err(not_opened)?;
+    let node = match tokio::time::timeout(NODE_PATIENCE, end).await {
+        Ok(Ok(Ok(node))) => node,
+        Ok(Ok(Err(why))) => return Err(ApiError::invalid(why)),
+        Ok(Err(_)) | Err(_) => {
+            return Err(not_opened(format!(
+                "the node opened no stream within {} s",
+                NODE_PATIENCE.as_secs()
+            )));
+        }
+    };
+    switch.turn_off();
+    tokio::spawn(async move {
+        let _permit = permit;
+        // Either end may go before its answer is read.
+        if let (Ok(client), Ok(node)) = (client.await, node.await) {
+            let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
+            let _ = copy_bidirectional_with_sizes(&mut client, &mut node, RELAY_BYTES, RELAY_BYTES)
+                .await;
+        }
+    });
+    Ok(switching())
+}
+
+/// The node's end of a stream, or why it has none.
+pub(crate) async fn answer(
+    Shared(site): Shared<ApiContext>,
+    Path(stream): Path<String>,
+    Extension(holder): Extension<CertificateHolder>,
+    Extension(switch): Extension<RateSwitch>,
+    Query(answer): Query<StreamAnswer>,
+    mut request: Request,
+) -> Result<Response<Body>, ApiError> {
+    let node = holder.identity.node;
+    if !answer.error.is_empty() {
+        site.app.streams.meet(&stream, node, Err(answer.error))?;
+        return Ok(Response::default());
+    }
+    let end = upgraded(&mut request)?;
+    switch.turn_off();
+    site.app.streams.meet(&stream, node, Ok(end))?;
+    Ok(switching())
+}
+
+/// The connection behind a request that asks for a stream.
+fn upgraded(request: &mut Request) -> Result<OnUpgrade, ApiError> {
+    let asks = |headers: &HeaderMap| headers.get(UPGRADE).is_some_and(|it| it == STREAM_UPGRADE);
+    if !asks(request.headers()) {
+        return Err(ApiError::invalid(format!(
+            "this answers requests with `Upgrade: {STREAM_UPGRADE}` only"
+        )));
+    }
+    Ok(hyper::upgrade::on(request))
+}
+
+fn switching() -> Response<Body> {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(STREAM_UPGRADE));
+    response
+}
+
+/// The run of a job, and the node of it with this name.
+fn run_on(
+    state: &State,
+    caller: &Caller,
+    target: &Target,
+    shown: &str,
+    node: &str,
+) -> Result<(RunId, NodeId), ApiError> {
+    let job = own_id(state, target).and_then(|id| state.jobs.get(id));
+    let job = job.ok_or_else(|| ApiError::not_found(format!("job {shown} is not running")))?;
+    must_own(caller, &job.spec, shown, "stream")?;
+    let run = job.live_run().and_then(|id| state.runs.get(id));
+    let run = run.ok_or_else(|| ApiError::conflict(format!("job {shown} is not running")))?;
+    let node = state
+        .node_by_name(node)
+        .filter(|node| run.member(node.id).is_some());
+    node.map(|node| (run.id, node.id))
+        .ok_or_else(|| ApiError::invalid(format!("job {shown} does not run on that node")))
+}
+
+fn permit_words(none: NoPermit) -> String {
+    match none {
+        NoPermit::PerClient(most) => {
+            format!("you have {most} streams open, as many as one user may. Close some")
+        }
+        NoPermit::All(most) => {
+            format!("{most} streams of all users are open, and no more are taken. Try again later")
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A client's stream to a step of a run here: from the supervisor's socket to a connection that this node opens to the controller.
+//! Bytes pass through unread.
+
+use crate::controller::identity::{CONTROLLER_NAME, Identity, dial};
+use crate::run::supervisor::SupervisorAddress;
+use crate::site::Site;
+use anyhow::{Context, Result, bail};
+use gmodel::RunId;
+use gmodel::supervise::{SupervisorCommand, SupervisorReport};
+use gwire::api::{STREAM_UPGRADE, StreamAnswer};
+use gwire::client::path_with_query;
+use gwire::node_protocol::ALPN_HTTP;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::header::{CONNECTION, HOST, UPGRADE};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional_with_sizes};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// The order of a step may still be on its way to the supervisor.
+const STEP_PATIENCE: Duration = Duration::from_secs(3);
+const STEP_PAUSE: Duration = Duration::from_millis(10);
+/// Kept of each direction.
+const RELAY_BYTES: usize = 16 << 10;
+/// A supervisor says how its run stands before it answers.
+const MAX_LINES: usize = 16;
+
+/// Connects the client that waits at the controller under this name with the step, or tells the client why not. Returns when the
+/// stream is over.
+///
+/// # Errors
+/// The controller cannot be reached, or no client waits.
+pub async fn open(site: &Site, stream: &str, run: RunId, step: u32) -> Result<()> {
+    let path = format!("/v1/streams/{stream}");
+    let mut step = match attach(site, run, step).await {
+        Ok(step) => step,
+        Err(e) => {
+            let error = format!("{e:#}");
+            let request = request(&path_with_query(&path, &StreamAnswer { error }));
+            send(site, request.body(Empty::new())?).await?;
+            return Ok(());
+        }
+    };
+    let request = request(&path)
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, STREAM_UPGRADE)
+        .body(Empty::new())?;
+    let answer = send(site, request).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        bail!("the controller answered {}", answer.status());
+    }
+    let mut client = TokioIo::new(hyper::upgrade::on(answer).await?);
+    copy_bidirectional_with_sizes(&mut step, &mut client, RELAY_BYTES, RELAY_BYTES).await?;
+    Ok(())
+}
+
+fn request(path: &str) -> hyper::http::request::Builder {
+    Request::post(path).header(HOST, CONTROLLER_NAME)
+}
+
+async fn send(
+    site: &Site,
+    request: Request<Empty<Bytes>>,
+) -> Result<hyper::Response<hyper::body::Incoming>> {
+    let tls = Identity::load(&site.config.state_dir)?.tls(ALPN_HTTP)?;
+    let connection = dial(&site.config.controller, tls).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(connection)).await?;
+    tokio::spawn(connection.with_upgrades());
+    Ok(sender.send_request(request).await?)
+}
+
+/// A connection with the supervisor that is the step's stream from its next byte on.
+async fn attach(site: &Site, run: RunId, step: u32) -> Result<BufReader<UnixStream>> {
+    let deadline = Instant::now() + STEP_PATIENCE;
+    let address = SupervisorAddress::of(&site.spool, run);
+    let mut order = serde_json::to_vec(&SupervisorCommand::Attach { step })?;
+    order.push(b'\n');
+    loop {
+        let socket = address
+            .connect()
+            .with_context(|| format!("run {run} has no supervisor here"))?;
+        let mut socket = BufReader::new(UnixStream::from_std(socket)?);
+        socket.write_all(&order).await?;
+        match answer(&mut socket).await? {
+            SupervisorReport::Attached => return Ok(socket),
+            SupervisorReport::NotAttached { is_early: true, .. } if Instant::now() < deadline => {
+                tokio::time::sleep(STEP_PAUSE).await;
+            }
+            SupervisorReport::NotAttached { text, .. } => bail!("{text}"),
+            _ => bail!("its supervisor, of an older release, knows no streams"),
+        }
+    }
+}
+
+/// What the supervisor answers, behind how its run stands.
+async fn answer(socket: &mut BufReader<UnixStream>) -> Result<SupervisorReport> {
+    for _ in 0..MAX_LINES {
+        let mut line = String::new();
+        if socket.read_line(&mut line).await? == 0 {
+            bail!("its supervisor closed the connection");
+        }
+        let report = serde_json::from_str(&line).context("its supervisor's answer")?;
+        if matches!(
+            report,
+            SupervisorReport::Attached | SupervisorReport::NotAttached { .. }
+        ) {
+            return Ok(report);
+        }
+    }
+    bail!("its supervisor, of an older release, knows no streams")
+}
