@@ -139,7 +139,7 @@ fn nodes_of(
     job: gmodel::JobId,
     shown: &str,
 ) -> Result<Option<Hostlist>, Failure> {
-    let mut steps = client.rows(&format!("/v1/steps?jobs={job}"))?;
+    let mut steps = client.rows(&format!("/v1/steps?job={job}"))?;
     while let Some(row) = steps.next_row()? {
         let row: StepRow = serde_json::from_slice(row)
             .map_err(|e| Failure::new(format_args!("the controller's list of steps: {e}")))?;

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Between two questions, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A wait for no other step is told after this.
+const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 /// Between two looks for gruns that were killed and hold their parts still.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A grun that lives takes a connection at once; holders looked at, at a time.
@@ -139,6 +141,7 @@ pub(crate) fn start(
 ) -> Result<StepReply, Failure> {
     let path = format!("/v1/jobs/{job}/steps");
     let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
+    let (begun, mut is_told) = (Instant::now(), quiet);
     loop {
         let waits = match client.post::<_, StepReply>(&path, request) {
             Ok(StepReply {
@@ -149,7 +152,9 @@ pub(crate) fn start(
             Err(error) if looked.is_some() && error.is_unreachable() => StepWaits::default(),
             Err(error) => return Err(error.into()),
         };
-        if looked.is_none() && !quiet {
+        // Nodes are prepared in a moment, usually.
+        let is_news = !waits.holders.is_empty() || begun.elapsed() >= ANNOUNCE_AFTER;
+        if is_news && !std::mem::replace(&mut is_told, true) {
             eprintln!("{}: waiting: {}", own_name(), waits.reason);
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {

@@ -51,6 +51,17 @@ pub(crate) fn start(
             }
         },
     };
+    // A grun outside of the job may be quicker than the nodes, and its stream needs their supervisors.
+    if ask.connect.is_empty()
+        && !tasks
+            .iter()
+            .all(|(place, _)| run.members[*place].is_ready())
+    {
+        return Ok(Reply::StepWaits {
+            text: "the nodes of the job are being prepared".to_owned(),
+            holders: Vec::new(),
+        });
+    }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let layout: Vec<StepNode> = tasks
         .iter()
