@@ -65,6 +65,12 @@ pub struct CommonSpec {
     pub account: String,
     pub qos: String,
     pub request: Request,
+    /// It has no script: its nodes hold steps only, until its client ends it. It never goes back to the queue once it was granted.
+    #[serde(skip_serializing_if = "is_false")]
+    pub allocation: bool,
+    /// The client of the allocation does not stay: it ends by its limit, or when it is told to.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unattended: bool,
     /// Seconds; `None` is the partition's default (and `u32::MAX` is UNLIMITED).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,

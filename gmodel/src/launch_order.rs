@@ -51,6 +51,9 @@ pub struct LaunchOrder {
     /// IMEX channel that the run opens here, and on its other nodes of the same NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex_channel: Option<u32>,
+    /// No node of the run has a batch process. A node of an earlier release reads over it and fails for want of a program.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allocation: bool,
     /// Script text; empty when `argv` is the command.
     pub script: String,
     pub argv: Vec<String>,
@@ -103,6 +106,11 @@ pub struct LaunchOrder {
 }
 
 impl LaunchOrder {
+    /// The receiving node runs no batch process and holds its share for steps until it is told to stop.
+    pub fn holds_steps_only(&self) -> bool {
+        self.allocation || self.node_index != 0
+    }
+
     /// How often the job was started before. Restores skip numbers of attempts, which were none.
     pub fn restarts(&self) -> u32 {
         self.restarts

@@ -28,6 +28,7 @@ pub mod hostlist;
 pub mod idle;
 pub mod ids;
 pub mod job;
+pub mod job_environment;
 pub mod job_key;
 pub mod launch_order;
 pub mod licence;

@@ -85,6 +85,8 @@ record! {
         epilog: String = String::new(), Key::new(Kind::Path);
         /// What jobs do after a node failure when they do not say.
         requeue: bool = true, Key::new(Kind::Flag);
+        /// Seconds without word of its client after which an allocation ends; 0: two seconds.
+        detached_secs: u32 = 60, Key::duration(0, 604_800).in_toml("detached_time");
         /// Whether users may submit from compute nodes where a job of theirs runs.
         submit_from_jobs: SubmitFromJobs = SubmitFromJobs::default(), Key::new(Kind::FlagOr("same-partition"));
         /// PriorityJobFactor: the partition's part of the multifactor priority.

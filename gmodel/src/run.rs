@@ -92,6 +92,8 @@ pub enum StopCause {
     Drained,
     /// Another node of the run failed or ended.
     Member,
+    /// The client of an allocation ended it. An older node takes it for an unknown cause and stops the run all the same.
+    Ended,
     /// It did not get ready in time.
     PrepareTimeout,
     /// The controller holds the node for lost, or ran the job elsewhere meanwhile.

@@ -65,7 +65,12 @@ pub fn failed(run: RunId, text: String) -> RunReport {
 }
 
 /// Everything but script, environment and arguments.
-fn order_without_texts(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
+pub(crate) fn order_without_texts(
+    state: &State,
+    node: NodeId,
+    run: &Run,
+    spec: &JobSpec,
+) -> LaunchOrder {
     let config = &state.config;
     let partition = config
         .partition(&spec.partition)
@@ -123,6 +128,7 @@ fn order_without_texts(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -
             .or(partition.visible_devices)
             .unwrap_or(config.visible_devices),
         imex_channel: imex_channel(state, run, node),
+        allocation: spec.allocation,
         login_env_secs: launch.login_env_secs,
         work_dir: launch.work_dir.clone(),
         submit_dir: launch.submit_dir.clone(),

@@ -155,6 +155,7 @@ fn without_processes(partition: Partition, file: &DeTable<'_>) -> Partition {
         gpu_scrub: none.gpu_scrub,
         visible_devices: none.visible_devices,
         submit_from_jobs: none.submit_from_jobs,
+        detached_secs: none.detached_secs,
         idle: none.idle,
         diagnostics: none.diagnostics,
         mig: none.mig,

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
-use gmodel::job::{MemRequest, VisibleDevices};
-use gmodel::launch_order::{LaunchOrder, OrderNode};
+use gmodel::job::VisibleDevices;
+use gmodel::job_environment::{job_words, run_lengths};
+use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{RunGpu, RunSetup, StepOrder};
 use gmodel::{Timestamp, hostlist};
 
@@ -204,35 +205,17 @@ fn user_variables(env: &mut Variables, setup: &RunSetup, order: &LaunchOrder) {
 }
 
 fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
+    for (word, value) in job_words(order) {
+        env.slurm(word, value);
+    }
     if let Some(run) = order.run {
-        env.slurm("JOB_ID", run.job);
-        env.slurm("JOBID", run.job);
         env.set("GSUB_ATTEMPT", run.attempt.to_string());
-        if order.restarts() > 0 {
-            env.slurm("RESTART_COUNT", order.restarts());
-        }
     }
     if let Some(mark) = &order.last_mark {
         env.set("GSUB_LAST_MARK", mark);
     }
-    env.slurm("JOB_NAME", &order.job_name);
-    env.slurm("JOB_PARTITION", &order.partition);
-    env.slurm("JOB_ACCOUNT", &order.account);
-    env.slurm("JOB_QOS", &order.qos);
-    env.slurm("JOB_USER", &order.user.name);
     env.slurm("JOB_UID", setup.uid);
     env.slurm("JOB_GID", setup.gid);
-    env.slurm("CLUSTER_NAME", &order.cluster);
-    env.slurm(
-        "SUBMIT_DIR",
-        if order.submit_dir.is_empty() {
-            &order.work_dir
-        } else {
-            &order.submit_dir
-        },
-    );
-    env.slurm("SUBMIT_HOST", &order.submit_host);
-    env.slurm("NODE_ALIASES", "(null)");
     env.slurm("PRIO_PROCESS", 0);
     env.set("HOSTNAME", &setup.node_name);
     env.set("SLURMD_NODENAME", &setup.node_name);
@@ -252,7 +235,7 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
         "TOPOLOGY_ADDR_PATTERN",
         above(&|_| "switch".to_owned()) + "node",
     );
-    size_variables(env, order);
+    env.slurm("CPUS_ON_NODE", order.cpus);
     gpu_variables(env, order, setup);
     if let Some(array) = &order.array {
         env.slurm("ARRAY_JOB_ID", array.array);
@@ -261,49 +244,6 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
         env.slurm("ARRAY_TASK_MIN", array.min);
         env.slurm("ARRAY_TASK_MAX", array.max);
         env.slurm("ARRAY_TASK_STEP", array.step);
-    }
-}
-
-fn size_variables(env: &mut Variables, order: &LaunchOrder) {
-    let nodes = hostlist::compress(order.nodes.iter().map(|node| &node.name));
-    env.slurm("JOB_NODELIST", &nodes);
-    env.slurm("NODELIST", &nodes);
-    env.slurm("JOB_NUM_NODES", order.nodes.len());
-    env.slurm("NNODES", order.nodes.len());
-    // As sbatch has it: the number of tasks where it was asked for (frameworks take it for "srun started me"); else each node
-    // has as many as its CPUs are for, which is what mpirun counts.
-    let asked = order.ntasks_asked
-        || order
-            .environment
-            .iter()
-            .any(|variable| variable.starts_with("SLURM_NTASKS="));
-    if asked {
-        env.slurm("NTASKS", order.ntasks);
-        env.slurm("NPROCS", order.ntasks);
-    }
-    let tasks = |node: &OrderNode| {
-        if asked {
-            node.tasks
-        } else {
-            (node.cpus / order.cpus_per_task.max(1)).max(1)
-        }
-    };
-    env.slurm("TASKS_PER_NODE", run_lengths(order.nodes.iter().map(tasks)));
-    env.slurm(
-        "JOB_CPUS_PER_NODE",
-        run_lengths(order.nodes.iter().map(|node| node.cpus)),
-    );
-    env.slurm("CPUS_ON_NODE", order.cpus);
-    if order.cpus_per_task > 0 {
-        env.slurm("CPUS_PER_TASK", order.cpus_per_task);
-    }
-    match order.mem_ask {
-        MemRequest::PerCpu(bytes) => env.slurm("MEM_PER_CPU", bytes >> 20),
-        MemRequest::PerGpu(bytes) => env.slurm("MEM_PER_GPU", bytes >> 20),
-        _ if order.mem_bytes == 0 => {}
-        MemRequest::Default | MemRequest::PerNode(_) => {
-            env.slurm("MEM_PER_NODE", order.mem_bytes >> 20)
-        }
     }
 }
 
@@ -447,22 +387,6 @@ fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup, st
     if !step.work_dir.is_empty() {
         env.set("PWD", &step.work_dir);
     }
-}
-
-/// Slurm's form for a number per node: `6,2`, and `2(x3),1` for neighbours that are equal.
-fn run_lengths(numbers: impl Iterator<Item = u32>) -> String {
-    let mut groups: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        match groups.last_mut() {
-            Some((last, times)) if *last == number => *times += 1,
-            _ => groups.push((number, 1)),
-        }
-    }
-    let texts = groups.iter().map(|(number, times)| match times {
-        1 => number.to_string(),
-        times => format!("{number}(x{times})"),
-    });
-    texts.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

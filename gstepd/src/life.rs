@@ -680,6 +680,7 @@ fn stop_text(why: StopCause) -> &'static str {
         StopCause::Preempted => "preempted",
         StopCause::Drained => "the node is needed for something else",
         StopCause::Member => "another node of the run ended",
+        StopCause::Ended => "the allocation was ended",
         StopCause::PrepareTimeout => "the run did not get ready in time",
         StopCause::Fenced => "the controller no longer counts this run as its own",
         StopCause::GpuFailed => "a GPU of it is out of order",

@@ -470,7 +470,7 @@ impl Supervisor {
     }
 
     fn look_whether_empty(&mut self) {
-        let holds_steps_only = self.order.node_index != 0;
+        let holds_steps_only = self.order.holds_steps_only();
         if !(self.life.is_ending() || holds_steps_only && self.life.waits_to_stop()) {
             return;
         }

@@ -184,6 +184,7 @@ fn partition_table(
         slices_for_memory: _,
         diagnostics: _,
         idle: _,
+        detached_secs: _,
     } = partition;
     let mut table = Table::new();
     match nodes {

@@ -153,6 +153,11 @@ pub enum Command {
         exit: ExitCode,
         used: Option<Usage>,
     },
+    /// Ends an allocation; one that is pending is cancelled. Repeating it does nothing.
+    EndAllocation {
+        target: Target,
+        end: AllocationEnd,
+    },
     NodeDrain {
         node: NodeId,
         reason: String,
@@ -222,6 +227,16 @@ pub enum Command {
         #[serde(default)]
         next_job: u64,
     },
+}
+
+/// How an allocation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllocationEnd {
+    /// Its client is done, with this exit code.
+    Done(ExitCode),
+    /// Its client was not heard for the partition's `detached_time`.
+    ClientGone,
 }
 
 /// A job as a user names it.

@@ -99,6 +99,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             exit,
             used,
         } => run::step::end(tx, actor, target, step, exit, used),
+        Command::EndAllocation { target, end } => run::allocation::end(tx, actor, &target, end),
         Command::NodeDrain { node, reason } => node::drain::drain(tx, actor, node, &reason),
         Command::NodeDrainBy {
             node,

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::task_binding;
+use gmodel::job::MemRequest;
 use gmodel::launch_order::ArrayTask;
+use gmodel::launch_order::OrderNode;
 use gmodel::{JobId, RunId, UserRef};
 
 /// The job of the environment that was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.

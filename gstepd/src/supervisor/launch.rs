@@ -20,8 +20,7 @@ use crate::run_dir::wall_clock;
 
 impl Supervisor {
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
-        if self.order.node_index != 0 {
-            // The script runs on the first node of the run; this node only holds its share for steps.
+        if self.order.holds_steps_only() {
             self.now_running(std::process::id());
             return Ok(());
         }

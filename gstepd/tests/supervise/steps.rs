@@ -262,6 +262,27 @@ fn steps_run_on_a_node_that_only_holds_its_share() {
 }
 
 #[test]
+fn an_allocation_runs_steps_and_nothing_else_until_it_is_stopped() {
+    let Some(mut bench) = Bench::isolated("touch started") else {
+        return;
+    };
+    bench.order.allocation = true;
+    let mut link = bench.start_and_go();
+    let grun = Grun::listen();
+    link.send(&SupervisorCommand::Step {
+        step: Box::new(grun.order(0, 1, "echo $GSUB_PROCID; exit 3")),
+    });
+    assert_eq!(grun.accept().collect().stdout[&0], "0\n");
+    link.stop(30);
+    let end = link.end();
+    assert_eq!(
+        (end.cause, end.exit),
+        (EndCause::Stopped, ExitCode::SUCCESS)
+    );
+    assert!(!exists(&bench.work.join("started")));
+}
+
+#[test]
 fn an_idle_supervisor_sleeps() {
     let script = "echo up; exec sleep 600";
     let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, script)) else {

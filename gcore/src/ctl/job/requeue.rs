@@ -137,6 +137,17 @@ fn may_run_again(
 ) -> Result<(), Refusal> {
     let job = |(id, _): &(JobId, RequeueStep)| Some((*id, &tx.job(*id)?.spec));
     let array = cancelled.and_then(|(id, _)| Some((*id, &tx.array(*id)?.spec)));
+    if steps
+        .iter()
+        .filter_map(job)
+        .any(|(_, spec)| spec.allocation)
+    {
+        let text = format!(
+            "job {} is an allocation: its client waits for it once, so it does not go back to the queue. Ask for another.",
+            shown(target)
+        );
+        return Err(Refusal::conflict(text));
+    }
     if let Some((id, _)) = steps
         .iter()
         .filter_map(job)

@@ -117,6 +117,14 @@ pub fn complete(
     };
     // Slurm's priority 0 is a hold, for owners as well.
     spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
+    if spec.allocation {
+        if spec.array.is_some() {
+            return Err(Refusal::invalid(
+                "an allocation is one job: an array has a script for its tasks. Submit it with gsub",
+            ));
+        }
+        spec.requeue = Some(false);
+    }
     check_user(config, actor)?;
     check_texts(&spec)?;
     request_size::check(state, &spec)?;

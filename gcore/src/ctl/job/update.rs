@@ -155,6 +155,12 @@ impl<'a> PreviousRequest<'a> {
 
 /// Refuses fields that cannot change for a running or finished job.
 fn check_state(old: &PreviousRequest, target: &Target, change: &JobChange) -> Result<(), Refusal> {
+    if old.spec.allocation && change.requeue == Some(true) {
+        return Err(Refusal::conflict(format!(
+            "job {} is an allocation, which never goes back to the queue.",
+            shown(target)
+        )));
+    }
     // Requeue may still be allowed.
     let of_requeue = JobChange {
         requeue: change.requeue,

@@ -57,6 +57,8 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
     // Its age counts on.
     let in_line = job.eligible.min(now);
     let (requeue, try_after) = match verdict.kind {
+        // Its client has an allocation from the go on, and would not know of another start.
+        _ if job.spec.allocation && run.go.is_some() => (None, None),
         EndKind::AskedBack => (Some(now), None),
         EndKind::Preempted if may_requeue => (Some(in_line), None),
         EndKind::NeverStarted => (Some(in_line), Some(again)),

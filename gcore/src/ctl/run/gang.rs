@@ -7,7 +7,7 @@ use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Member, Run, Stop};
 use crate::ctl::tx::Tx;
 use gmodel::run::{EndCause, StopCause};
-use gmodel::{JobState, NodeId, RunId};
+use gmodel::{ExitCode, JobState, NodeId, RunId};
 
 /// Emits what follows from the reports of a run so far. Safe to call at any time.
 pub(crate) fn advance(tx: &mut Tx, id: RunId) {
@@ -90,14 +90,27 @@ fn settle(tx: &mut Tx, id: RunId) {
 
 /// Orders a run to stop, unless it is over or has an order. A cancel replaces other orders.
 pub(crate) fn stop(tx: &mut Tx, run: RunId, why: StopCause, by: &str) {
+    let stop = order(tx, run, why, by);
+    stop_by(tx, run, stop);
+}
+
+/// As [`stop`], by an order that says more. A victim whose client ends it well has completed.
+pub(crate) fn stop_by(tx: &mut Tx, run: RunId, order: Stop) {
     let Some(record) = tx.run(run) else {
         return;
     };
-    let stands = |stop: &Stop| why != StopCause::Cancelled || stop.why == StopCause::Cancelled;
+    let stands = |stop: &Stop| match order.why {
+        StopCause::Cancelled => matches!(stop.why, StopCause::Cancelled | StopCause::Ended),
+        StopCause::Ended => {
+            let gives_way = matches!(stop.why, StopCause::Preempted | StopCause::Drained);
+            !gives_way || !order.exit.is_some_and(ExitCode::is_success)
+        }
+        _ => true,
+    };
     if record.outcome.is_some() || record.stop.as_ref().is_some_and(stands) {
         return;
     }
-    let late = match why {
+    let late = match order.why {
         StopCause::PrepareTimeout => record.late_members(),
         _ => Vec::new(),
     };
@@ -106,7 +119,7 @@ pub(crate) fn stop(tx: &mut Tx, run: RunId, why: StopCause, by: &str) {
     let stop = Stop {
         late,
         for_job,
-        ..order(tx, run, why, by)
+        ..order
     };
     tx.emit(Event::RunStopping { run, stop });
     advance(tx, run);

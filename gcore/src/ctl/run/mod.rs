@@ -1,5 +1,6 @@
-//! Runs: placement, suspension, preemption, idle policy, steps, the gang of a run's nodes, and its end.
+//! Runs: placement, the end of allocations, suspension, preemption, idle policy, steps, the gang of a run's nodes, and its end.
 
+pub(crate) mod allocation;
 pub(crate) mod class;
 pub(crate) mod end;
 pub(crate) mod gang;

@@ -49,13 +49,18 @@ pub(crate) fn verdict(run: &Run, name: NodeName) -> Verdict {
     {
         return by_exit(end);
     }
-    let exit = batch.map(|end| end.exit).unwrap_or_default();
+    let exit = order.and_then(|stop| stop.exit);
+    let exit = exit.or(batch.map(|end| end.exit)).unwrap_or_default();
     let why = order.map(|stop| stop.why);
     // A requested end counts, even if a node was lost before it could obey.
     let asked = matches!(
         why,
         Some(
-            StopCause::Cancelled | StopCause::Requeued | StopCause::Preempted | StopCause::Drained
+            StopCause::Cancelled
+                | StopCause::Ended
+                | StopCause::Requeued
+                | StopCause::Preempted
+                | StopCause::Drained
         )
     );
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
@@ -104,6 +109,10 @@ fn ordered_end(run: &Run, order: Option<&Stop>) -> Verdict {
             );
             (JobState::NodeFail, text, EndKind::NeverStarted)
         }
+        Some(StopCause::Ended) => {
+            let exit = order.and_then(|stop| stop.exit).unwrap_or_default();
+            (by_code(exit), String::new(), EndKind::Final)
+        }
         _ => (
             JobState::Cancelled,
             with_ground(String::new(), run),
@@ -118,14 +127,16 @@ fn ordered_end(run: &Run, order: Option<&Stop>) -> Verdict {
     }
 }
 
+fn by_code(exit: ExitCode) -> JobState {
+    match exit.is_success() {
+        true => JobState::Completed,
+        false => JobState::Failed,
+    }
+}
+
 fn by_exit(end: &RunEnd) -> Verdict {
-    let state = if end.exit.is_success() {
-        JobState::Completed
-    } else {
-        JobState::Failed
-    };
     Verdict {
-        state,
+        state: by_code(end.exit),
         exit: end.exit,
         text: end.text.clone(),
         kind: EndKind::Final,

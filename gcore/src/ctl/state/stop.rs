@@ -2,7 +2,7 @@
 
 use gmodel::policy::PreemptMode;
 use gmodel::run::StopCause;
-use gmodel::{JobId, NodeId, Timestamp};
+use gmodel::{ExitCode, JobId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub struct Stop {
     /// Seconds for a checkpoint before `grace_secs` begin; 0: none is asked for.
     #[serde(default)]
     pub checkpoint_secs: u32,
+    /// With what the client of an allocation ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitCode>,
     /// Of a preemption: the job that starts in its place, and the mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_job: Option<JobId>,
@@ -54,6 +57,7 @@ impl Stop {
             by: by.into(),
             late: Vec::new(),
             checkpoint_secs: 0,
+            exit: None,
             for_job: None,
             mode: None,
             lost_gpu_secs: 0,

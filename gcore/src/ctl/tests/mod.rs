@@ -1,6 +1,7 @@
 //! The controller's behaviour as stories, and as properties of random ones.
 
 mod admission;
+mod allocations;
 mod arrays;
 mod dependencies;
 mod faults;

@@ -417,6 +417,7 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
         .map(|text| ArraySpec::parse(text).unwrap());
     spec.begin = words.parse::<i64>("begin").map(|secs| now.plus_secs(secs));
     spec.hold = words.has("held");
+    spec.allocation = words.has("allocation");
     spec.no_kill = words.has("no_kill");
     spec.requeue = words.get("requeue").map(|word| word == "yes");
     spec.nice = words.parse("nice").unwrap_or(0);

@@ -488,6 +488,7 @@ impl LogWriter<'_> {
             ),
             StopCause::Drained => "stopped: its node is drained and has to be empty".to_owned(),
             StopCause::Member => "stopped on the other nodes".to_owned(),
+            StopCause::Ended => format!("allocation ended by {}", stop.by),
             StopCause::PrepareTimeout if stop.late.is_empty() => {
                 "stopped: not ready in time".to_owned()
             }

@@ -267,6 +267,13 @@ impl World {
                 targets,
                 hold: words.has("held"),
             },
+            "end" => Command::EndAllocation {
+                target: targets[0].clone(),
+                end: match words.parse("exit") {
+                    Some(code) => AllocationEnd::Done(gmodel::ExitCode::exited(code)),
+                    None => AllocationEnd::ClientGone,
+                },
+            },
             "step" => Command::StartStep {
                 target: targets[0].clone(),
                 ask: step_ask(words),
