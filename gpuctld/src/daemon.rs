@@ -3,6 +3,7 @@
 //! Recovery is complete before a socket is bound, so no answer comes from half a state. Long-lived parts: the
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
+use crate::attendance;
 use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::connection_limits::ConnectionLimits;
@@ -255,6 +256,11 @@ async fn serve(
             stopping.clone(),
         )),
     ];
+    let attendance = tokio::spawn(attendance::run(
+        core.clone(),
+        app.attendance().clone(),
+        stopping.clone(),
+    ));
     let router = http::router(core.clone(), app.clone());
     let site = Site {
         core: core.clone(),
@@ -278,7 +284,11 @@ async fn serve(
     notify(&[NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = std::fs::remove_file(&config.socket); // gone already, or of no use: the listener is ending
-    for task in listeners.into_iter().chain(site_programs) {
+    for task in listeners
+        .into_iter()
+        .chain(site_programs)
+        .chain([attendance])
+    {
         let _ = tokio::time::timeout(GRACE, task).await;
     }
     let ended = threads.stop(background, ended).await;

@@ -2,6 +2,7 @@
 //!
 //! This file reads the command line and hands over; what a running controller consists of is in `daemon.rs`.
 
+mod attendance;
 mod config;
 mod connection_limits;
 mod core_thread;

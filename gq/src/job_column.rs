@@ -410,6 +410,7 @@ impl JobColumn {
                 .map_or("N/A".into(), |position| position.to_string().into()),
             Self::Deadline => instant(row.deadline, times),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
+            Self::Never("batchflag") if row.allocation => "0".into(),
             Self::Never(name) => fixed_value(name).into(),
         }
     }

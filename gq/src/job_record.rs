@@ -143,7 +143,7 @@ fn state(
     record
         .put("Requeue", u8::from(job.requeue))
         .put("Restarts", restarts(job.attempts, job.state))
-        .put("BatchFlag", 1)
+        .put("BatchFlag", u8::from(!job.allocation))
         .put("Reboot", 0);
     record.put("ExitCode", job.exit_code).end();
     if let Some(derived) = derived_exit_code {

@@ -16,6 +16,8 @@
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/hold`, `release`, `requeue`, `suspend`, `resume` | [`TargetsRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`ChangeReply`] |
+//! | `POST /v1/jobs/{id}/attend` | [`AttendRequest`] -> [`AttendReply`]; the client of an allocation is there |
+//! | `POST /v1/jobs/{id}/end` | [`AllocationEndRequest`] -> [`ChangeReply`]; of an allocation |
 //! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
 //! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
@@ -51,6 +53,7 @@
 //! | `GET /v1/shares?user=U&account=A&outlook=true` | -> `{"schema":1,"half_life_secs":604800,"shares":[ShareRow...]}` |
 //! | `GET /metrics` | -> Prometheus text |
 
+mod allocation;
 mod gpus;
 mod idle;
 mod nodes;
@@ -59,6 +62,7 @@ mod schedule;
 mod step;
 mod trace;
 
+pub use allocation::*;
 pub use gpus::*;
 pub use idle::*;
 pub use nodes::*;
@@ -313,6 +317,8 @@ wire_row! {
         pub idle: Option<T> where present,
         /// An operator exempted it from idle policies.
         pub idle_exempt: bool where present,
+        /// It has no script: its client starts steps in it, and ends it.
+        pub allocation: bool where present,
     }
 }
 

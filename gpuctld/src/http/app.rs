@@ -2,6 +2,7 @@
 //!
 //! Owns the reload of the configuration and the times of requests. Routes are [`super::router`]'s, decisions the core's.
 
+use crate::attendance::Attendance;
 use crate::config::{Config, ConfigError, LiveSettings};
 use crate::core_thread::CoreHandle;
 use crate::forecaster::Forecaster;
@@ -67,6 +68,7 @@ pub struct App {
     forecasts: ForecastPlanner,
     forecaster: Forecaster,
     pub(crate) ranks: Arc<RankCache>,
+    attendance: Attendance,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
     pub(crate) started: Instant,
@@ -92,6 +94,7 @@ impl App {
             forecasts: ForecastPlanner::default(),
             forecaster: Forecaster::default(),
             ranks: Arc::default(),
+            attendance: Attendance::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),
             started: Instant::now(),
@@ -169,6 +172,11 @@ impl App {
         core: &CoreHandle,
     ) -> Result<Arc<ForecastPlan>, ApiError> {
         self.forecasts.plan_for(jobs, core, &self.forecaster).await
+    }
+
+    /// When clients of allocations were last heard.
+    pub fn attendance(&self) -> &Attendance {
+        &self.attendance
     }
 
     /// What is known of how starts turn out.

@@ -69,6 +69,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/why", get(forecast::why::why))
         .route("/v1/starts", get(forecast::why::starts))
         .route("/v1/jobs/{id}/wait", get(job::show::wait))
+        .route("/v1/jobs/{id}/attend", post(job::allocation::attend))
+        .route("/v1/jobs/{id}/end", post(job::allocation::end))
         .route(
             "/v1/jobs/{id}/steps",
             post(step::start::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
@@ -183,7 +185,8 @@ async fn measure(Shared(site): Shared<ApiContext>, request: Request, next: Next)
         .get::<MatchedPath>()
         .map(MatchedPath::as_str)
         .unwrap_or("other");
-    let times = (!route.ends_with("/wait")).then(|| site.app.request_times(route));
+    let times = (!route.ends_with("/wait") && !route.ends_with("/attend"))
+        .then(|| site.app.request_times(route));
     let since = Instant::now();
     let answer = next.run(request).await;
     if let Some(times) = times {

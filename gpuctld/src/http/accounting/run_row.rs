@@ -3,7 +3,7 @@
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::job::row::{Row, TaskGroup, View};
-use crate::http::step::list::StepSource;
+use crate::http::step::list::{BATCH, StepSource};
 use crate::store::reader::{StoredJob, requested};
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{RunDetail, RunRow};
@@ -70,7 +70,12 @@ pub(crate) async fn add_steps(
         .reader()
         .steps(rows.iter().map(|row| JobId(row.id)).collect())
         .await?;
-    for (row, stored) in rows.iter_mut().zip(&stored) {
+    let jobs = site
+        .core
+        .reader()
+        .jobs(rows.iter().map(|row| JobId(row.id)).collect())
+        .await?;
+    for ((row, stored), job) in rows.iter_mut().zip(&stored).zip(&jobs) {
         let of = StepSource {
             job: row.id,
             shown_id: &row.shown_id,
@@ -88,6 +93,7 @@ pub(crate) async fn add_steps(
                 .end_time
                 .map(|_| (row.cpu_time_secs, row.peak_memory_bytes)),
             live: None,
+            has_script: !matches!(job, Some(StoredJob::Job(job)) if job.spec.allocation),
         };
         row.steps = of.rows(stored, now);
     }
@@ -122,7 +128,11 @@ pub(crate) async fn add_details(
             )),
             None => None,
         };
-        let gruns = row.steps.iter().skip(1).map(|step| step.exit_code);
+        let gruns = row
+            .steps
+            .iter()
+            .filter(|step| step.shown_id.rsplit('.').next() != Some(BATCH))
+            .map(|step| step.exit_code);
         let highest = gruns
             .max_by_key(|exit| (exit.code, exit.signal))
             .unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::core_thread::now;
 use crate::forecaster::{Forecaster, plans};
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
-use crate::http::forecast::plan::{EntryKey, ForecastPlan, WORK};
+use crate::http::forecast::plan::{EntryKey, ForecastPlan, Forecasts, WORK};
 use crate::http::job::filter::{JobFilter, job_query};
 use crate::http::job::name::job_name;
 use crate::http::job::row::{Row, View, positions};
@@ -342,6 +342,20 @@ pub(crate) async fn starts(
     Ok(Json(
         json!({"schema": SCHEMA, "jobs": rows, "records": records}),
     ))
+}
+
+/// The expected start of one job, where one is known.
+pub(crate) async fn expected_start(
+    site: &ApiContext,
+    job: JobId,
+) -> Result<Option<Instant>, ApiError> {
+    let plan = site
+        .app
+        .plan_forecasts(&BTreeSet::from([job]), &site.core)
+        .await?;
+    let start = |forecasts: &Forecasts| forecasts.of((job, false)).and_then(|one| one.start);
+    let expected = plausible(start(&plan.expected), start(&plan.at_limits), plan.now);
+    Ok(expected.map(Instant))
 }
 
 /// The expected start. A job that could start now has started: passes go by time limits, before a maintenance too.

@@ -259,6 +259,9 @@ const CELLS: &[(JobRowKey, ComputedCell)] = &[
     (JobRowKey::idle_exempt, |row, _, out| {
         row.spec().idle_exempt && out.value(&true)
     }),
+    (JobRowKey::allocation, |row, _, out| {
+        row.spec().allocation && out.value(&true)
+    }),
 ];
 
 /// Puts a row: with keys as `{"id":17,"name":"train",...}`, bare as `[17,"train",...]`.

@@ -1,5 +1,6 @@
 //! Jobs over the API: the queue and its rows, one job in full, submission, and what is done to jobs by name.
 
+pub(crate) mod allocation;
 pub(crate) mod alternatives;
 pub(crate) mod cancel;
 pub(crate) mod column;

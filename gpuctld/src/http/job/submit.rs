@@ -39,6 +39,7 @@ pub(crate) async fn submit(
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
+    let is_allocation = submission.spec.allocation;
     match site.core.submit(caller.actor, submission).await? {
         Reply::Submitted {
             id,
@@ -46,6 +47,9 @@ pub(crate) async fn submit(
             repeated,
         } => {
             notes.extend(of_core);
+            if is_allocation {
+                site.app.attendance().expect(id);
+            }
             // The path asks for a view only where there may be quotas.
             if has_gpus && site.app.may_have_quotas.load(Relaxed) {
                 let state = site.core.view().await;
@@ -293,7 +297,18 @@ fn check_parts(
         MAX_ARGUMENT_BYTES,
         "Pass them in a file",
     )?;
-    check_program(script, &spec.launch.argv)?;
+    match spec.allocation {
+        true if !script.is_empty() => {
+            return Err(ApiError::invalid(
+                "an allocation has no script: its client starts steps in it",
+            ));
+        }
+        true => no_nul(
+            "the command",
+            spec.launch.argv.iter().any(|word| word.contains('\0')),
+        )?,
+        false => check_program(script, &spec.launch.argv)?,
+    }
     if let Some(odd) = odd_variable {
         let name: String = odd.chars().take(40).collect();
         return Err(ApiError::invalid(format!(

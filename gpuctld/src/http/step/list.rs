@@ -16,6 +16,9 @@ use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{SCHEMA, StepRow};
 use serde::Serialize;
 
+/// The step of the script.
+pub(crate) const BATCH: &str = "batch";
+
 #[derive(Serialize)]
 pub(crate) struct StepList {
     schema: u32,
@@ -70,6 +73,7 @@ pub(crate) async fn list(
             ended: row.ended(),
             used: live.map(|used| (cpu_secs(&used.all), used.all.peak_memory_bytes)),
             live,
+            has_script: !spec.allocation,
         };
         all.extend(
             of.rows(stored, now)
@@ -111,6 +115,7 @@ pub(crate) struct StepSource<'a> {
     pub(crate) used: Option<(f64, u64)>,
     /// Of steps under way.
     pub(crate) live: Option<&'a RunUse>,
+    pub(crate) has_script: bool,
 }
 
 impl StepSource<'_> {
@@ -122,7 +127,6 @@ impl StepSource<'_> {
         };
         let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
         let first = &nodes[..nodes.len().min(1)];
-        let batch = self.row("batch", "batch", first, began, self.ended, now);
         let of_run: Vec<&StoredStep> = stored
             .iter()
             .filter(|step| step.attempt == self.attempt)
@@ -136,14 +140,15 @@ impl StepSource<'_> {
             .filter_map(|step| used(step))
             .map(|used| cpu_secs(&used))
             .sum();
-        let mut rows = vec![StepRow {
+        let batch = || StepRow {
             state: self.state,
             exit_code: self.exit,
             ntasks: 1,
             cpu_time_secs: self.used.map(|(all, _)| (all - of_gruns).max(0.0)),
             peak_memory_bytes: self.used.map(|(_, peak)| peak),
-            ..batch
-        }];
+            ..self.row(BATCH, BATCH, first, began, self.ended, now)
+        };
+        let mut rows: Vec<StepRow> = self.has_script.then(batch).into_iter().collect();
         for step in of_run {
             let on = step_nodes(step, &nodes);
             let used = used(step);
@@ -246,6 +251,7 @@ mod tests {
             ended: Some(at(90)),
             used: Some((10.0, 4096)),
             live: None,
+            has_script: true,
         };
         let step = |number, secs: u64, oom_kills| StoredStep {
             attempt: 1,

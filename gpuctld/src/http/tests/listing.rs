@@ -174,6 +174,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         mail_user: Some("x".into()),
         idle: Some("x".into()),
         idle_exempt: true,
+        allocation: true,
         position: Some(1),
         class: Some("x".into()),
         dependency: "x".into(),

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod admin;
+mod allocation;
 mod borrow;
 mod dependency;
 mod forecast;

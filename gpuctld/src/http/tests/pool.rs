@@ -15,7 +15,7 @@ use axum::http::{Request, StatusCode};
 use gcore::ctl::state::JoinToken;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, snapshot};
 use gmodel::node::{GpuInfo, Inventory, Role};
-use gmodel::run::{RunEnd, RunPhase, RunReport};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
 use gmodel::run::{RunUse, Usage};
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId};
@@ -296,6 +296,17 @@ impl Pool {
     pub(super) async fn running(&self, node: NodeId, job: u64) {
         self.report(node, job, RunPhase::Running { started: now() })
             .await;
+    }
+
+    /// Told to stop, and clean.
+    pub(super) async fn stopped(&self, node: NodeId, job: u64) {
+        let end = RunEnd {
+            cause: EndCause::Stopped,
+            started: Some(now()),
+            ended: Some(now()),
+            ..RunEnd::default()
+        };
+        self.report(node, job, RunPhase::Clean(end.into())).await;
     }
 
     pub(super) async fn ended(&self, node: NodeId, job: u64, exit: ExitCode) {
