@@ -20,9 +20,10 @@ mod sshare;
 
 /// What each of `slurm_name::NAMES` runs. sbatch, srun, scancel and sstat differ from the commands of gpupool in a few words
 /// only, which these know themselves.
-const COMMANDS: [(&str, fn(Vec<OsString>) -> Outcome); 14] = [
+const COMMANDS: [(&str, fn(Vec<OsString>) -> Outcome); 15] = [
     ("sacct", |words| gq::accounting::sacct(words, json::runs)),
     ("sacctmgr", sacctmgr::main),
+    ("salloc", gsub::salloc::main),
     ("sbatch", gsub::submit::main),
     ("scancel", gq::cancel::main),
     ("scontrol", scontrol::main),

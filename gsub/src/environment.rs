@@ -88,6 +88,12 @@ impl Export {
         self.names.push((name.to_owned(), Some(value)));
     }
 
+    /// The variables with values of their own.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let values = self.names.iter();
+        values.filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
+    }
+
     /// `NAME=value` for each variable the job gets, as [`byte_text`] writes bytes.
     pub(crate) fn select(
         &self,

@@ -1,9 +1,10 @@
 //! `gsub`: from a command line, an environment and a script to one submission.
 //!
-//! And `grun` (`step`): tasks inside a running job.
+//! And `grun` (`step`): tasks inside a running job, or in an allocation of its own (`allocation`); `salloc`: a command beside one.
 //!
 //! The options are those of `gmodel::option_table`: parser, help and man page come from it.
 
+mod allocation;
 mod choice;
 mod environment;
 mod gpu_options;
@@ -15,6 +16,7 @@ mod option_value;
 mod option_words;
 mod resource_limits;
 mod resources;
+pub mod salloc;
 mod script;
 mod specification;
 pub mod step;

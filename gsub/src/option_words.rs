@@ -236,23 +236,24 @@ fn accept(
     }
 }
 
-/// Options set by variables. A `GSUB_` variable outranks the `SBATCH_` one of the same end; inside of a job the
-/// former describe that job and are not read.
+/// Options set by variables, as far as they are read. A `GSUB_` variable outranks the Slurm one of the same end, which begins with
+/// `prefix`; inside of a job the former describe that job and are not read.
 ///
 /// # Errors
 /// Options that are refused.
 pub(crate) fn read_environment(
+    prefix: &str,
+    is_read: impl Fn(&OptionSpec) -> bool,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<GivenOption>, Failure> {
     let inside_job = variable("GSUB_JOB_ID").is_some();
     let mut given = Vec::new();
-    for option in OPTIONS {
+    for option in OPTIONS.iter().filter(|option| is_read(option)) {
         let Some(name) = option.env else { continue };
-        let twin = name
-            .strip_prefix("SBATCH_")
-            .filter(|_| !inside_job)
-            .map(|end| format!("GSUB_{end}"));
-        let set = [twin, Some(name.to_owned())]
+        let end = name.strip_prefix("SBATCH_");
+        let twin = end.filter(|_| !inside_job).map(|end| format!("GSUB_{end}"));
+        let name = end.map_or(name.to_owned(), |end| format!("{prefix}{end}"));
+        let set = [twin, Some(name)]
             .into_iter()
             .flatten()
             .find_map(|name| Some((variable(&name)?, name)));
@@ -396,14 +397,18 @@ mod tests {
             ("GSUB_JOB_NAME", "outer"),
         ];
         let read = |inside: bool| {
-            let given = read_environment(|name| {
-                let inside = (inside && name == "GSUB_JOB_ID").then(|| "17".to_owned());
-                inside.or_else(|| {
-                    set.iter()
-                        .find(|(known, _)| *known == name)
-                        .map(|(_, value)| (*value).to_owned())
-                })
-            });
+            let given = read_environment(
+                "SBATCH_",
+                |_| true,
+                |name| {
+                    let inside = (inside && name == "GSUB_JOB_ID").then(|| "17".to_owned());
+                    inside.or_else(|| {
+                        set.iter()
+                            .find(|(known, _)| *known == name)
+                            .map(|(_, value)| (*value).to_owned())
+                    })
+                },
+            );
             given
                 .unwrap()
                 .iter()

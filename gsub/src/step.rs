@@ -3,6 +3,9 @@
 //! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
 //! stream output and exits. When grun ends, its tasks end.
 
+use crate::allocation::ask::AllocationAsk;
+use crate::allocation::words::{AllocationWords, take_apart};
+use crate::allocation::{Allocation, WaitRules, immediate, take_immediate};
 use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
@@ -28,6 +31,7 @@ use gmodel::supervise::StepInput;
 use gwire::api::{StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow};
 use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -52,25 +56,96 @@ const CHANNEL: usize = 1024;
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words = words
+    let words: Vec<String> = words
         .into_iter()
-        .map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
-    let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
-    let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+        .map(|word| byte_text::from_bytes(word.as_bytes()))
+        .collect();
+    if own_job().is_err() {
+        let (program, words) = words.split_at(words.len().min(1));
+        let apart = take_apart(words, &command().arg(immediate()))?;
+        let is_of_another =
+            |word: &String| word.starts_with("--jobid") || word.starts_with("--reattach");
+        if !apart.own.iter().any(is_of_another) {
+            return in_own_allocation(program, apart);
+        }
+    }
+    let args = read(words)?;
     if let Some((job, step)) = args.reattach {
         return reattach(&args, job, step);
     }
     let job = TargetJob::of(args.jobid)?;
-    let share = settle(&mut args, &job)?;
-    // Blocked before the first thread starts, so that none of them takes a signal.
     let signals = block_signals(args.pty)?;
-    let listener = match args.pty || !job.is_around {
+    run(args, &job, signals)?.outcome
+}
+
+fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
+    let words = words.into_iter().map(OsString::from);
+    let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
+    StepArgs::from_arg_matches(&matches).map_err(Failure::usage)
+}
+
+/// Outside of a job: an allocation for this one step, as srun has it. One that is left at work waits for its client to come back.
+fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
+    let (immediate, own) = take_immediate(apart.own)?;
+    let dashes = ["--".to_owned()];
+    let words = program
+        .iter()
+        .chain(&own)
+        .chain(&dashes)
+        .chain(&apart.command);
+    let args = read(words.cloned().collect())?;
+    let signals = block_signals(args.pty)?;
+    let mut client = gcli::connect("grun")?;
+    let ask = AllocationAsk::new(apart.job, &args.command, "SLURM_", &mut client)?;
+    let rules = WaitRules {
+        name: own_name(),
+        quiet: args.quiet,
+        immediate,
+        as_salloc: false,
+    };
+    let (allocation, _sender) = Allocation::obtain(&mut client, &ask.request, &rules, &signals)?;
+    drop(client);
+    let variables = ask.variables.into_iter();
+    let job = TargetJob {
+        id: allocation.id.to_string(),
+        is_around: false,
+        variables: variables.chain(allocation.variables.clone()).collect(),
+    };
+    let (outcome, is_left) = match run(args, &job, signals) {
+        Ok(end) => (end.outcome, end.is_left),
+        Err(failure) => (Err(failure), false),
+    };
+    if is_left {
+        return outcome;
+    }
+    if let Some(why) = allocation.revoked() {
+        eprintln!("{}: error: job {}: {why}", own_name(), allocation.id);
+    }
+    let code = match &outcome {
+        Ok(code) => *code,
+        Err(failure) => failure.exit,
+    };
+    allocation.end(code);
+    outcome
+}
+
+/// How a step ended for this grun.
+struct StepEnd {
+    outcome: Outcome,
+    /// It goes on without it.
+    is_left: bool,
+}
+
+/// Starts the step and stays with it. `signals` are blocked before the first thread starts, so that none of them takes one.
+fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, Failure> {
+    let share = settle(&mut args, job)?;
+    let listener = match args.pty || !job.is_here() {
         true => None,
         false => Some(
             TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?,
         ),
     };
-    let request = request(&mut args, &job, share, listener.as_ref())?;
+    let request = request(&mut args, job, share, listener.as_ref())?;
     let mut client = gcli::connect("grun")?;
     let step = step_turn::start(&mut client, &job.id, &request, &signals, args.quiet)?;
     if args.verbose > 0 {
@@ -82,7 +157,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             placed(&step)
         );
     }
-    let files = check_reader(&step, args.input).and_then(|()| open_files(&args, &job, &step));
+    let files = check_reader(&step, args.input).and_then(|()| open_files(&args, job, &step));
     let channel = StepChannel::new();
     let sender = &channel.sender;
     let peers = files.and_then(|files| {
@@ -93,12 +168,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         Ok((files, peers))
     });
     let step = RunningStep {
-        job: job.id,
+        job: job.id.clone(),
         step,
         client,
     };
     match peers {
-        Ok((files, peers)) => step.attend(&args, files, peers, channel, signals),
+        Ok((files, peers)) => Ok(step.attend(&args, files, peers, channel, signals)),
         Err(failure) => {
             step.report_end(gcli::failure::FAILED, None);
             Err(failure)
@@ -131,6 +206,7 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     let peers = open_streams(client.socket(), &job, &step, &channel.sender)?;
     let step = RunningStep { job, step, client };
     step.attend(args, StepFiles::default(), peers, channel, signals)
+        .outcome
 }
 
 /// The nodes of a step under way.
@@ -166,7 +242,7 @@ impl RunningStep {
         peers: Peers,
         channel: StepChannel,
         signals: SigSet,
-    ) -> Outcome {
+    ) -> StepEnd {
         let StepChannel { sender, messages } = channel;
         let early_end = EndConditions {
             time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
@@ -204,11 +280,17 @@ impl RunningStep {
                 self.job,
                 self.step.step
             );
-            return outcome;
+            return StepEnd {
+                outcome,
+                is_left: true,
+            };
         }
         let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
         self.report_end(code, used);
-        outcome
+        StepEnd {
+            outcome,
+            is_left: false,
+        }
     }
 }
 
@@ -260,6 +342,8 @@ struct TargetJob {
     id: String,
     /// Whether grun runs inside it, so that the environment describes it.
     is_around: bool,
+    /// Of an allocation of grun's own: what describes it.
+    variables: BTreeMap<String, String>,
 }
 
 impl TargetJob {
@@ -267,13 +351,20 @@ impl TargetJob {
         let id = given.map_or_else(own_job, |job| Ok(job.to_string()))?;
         Ok(Self {
             is_around: own_job().is_ok_and(|around| around == id),
+            variables: BTreeMap::new(),
             id,
         })
     }
 
+    /// Whether grun runs on a node of it: the shell of salloc describes its job, and may stand anywhere.
+    fn is_here(&self) -> bool {
+        self.is_around && environment::own("SLURMD_NODENAME").is_some()
+    }
+
     /// A variable of the environment, unless it describes another job.
     fn variable(&self, name: &str) -> Option<String> {
-        environment::own(name).filter(|_| self.is_around || !describes_job(name))
+        let own = || environment::own(name).filter(|_| self.is_around || !describes_job(name));
+        self.variables.get(name).cloned().or_else(own)
     }
 
     fn tasks(&self) -> TasksOfJob {
@@ -349,7 +440,7 @@ fn request(
         argv: args.command.clone(),
         environment: environment_of_tasks(
             args.export.as_ref(),
-            job.is_around,
+            job,
             [
                 (CPU_BIND, args.cpu_bind.take()),
                 (GPU_BIND, args.gpu_bind.take()),
@@ -500,7 +591,7 @@ fn secret() -> std::io::Result<String> {
 /// another job than the step's stays behind.
 fn environment_of_tasks(
     export: Option<&Export>,
-    is_around: bool,
+    job: &TargetJob,
     told: [(&str, Option<String>); 2],
 ) -> Vec<String> {
     let told: Vec<(String, String)> = told
@@ -510,7 +601,8 @@ fn environment_of_tasks(
     let text = |word: OsString| byte_text::from_bytes(word.as_bytes());
     let own = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
     let own: Vec<(String, String)> = own
-        .filter(|(name, _)| is_around || !describes_job(name))
+        .filter(|(name, _)| job.is_around || !describes_job(name))
+        .chain(job.variables.clone())
         .collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));
     own.retain(|(name, _)| told.iter().all(|(known, _)| known != name));

@@ -9,6 +9,13 @@ use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::duration::TimeLimit;
 
 const EXAMPLES: &str = "\
+Outside of a job, in an allocation of its own:
+  grun --gpus 2 -t 1:00:00 nvidia-smi      waits, runs, and ends the allocation with the step's code
+  grun -p debug -N2 --ntasks-per-node 4 ./rank
+All options of gsub that ask for nodes are taken there (gsub --help); -N, -n, -c, -t, --gpus, --mem and
+the like are the job's then. --immediate[=SECONDS] gives up if it does not start by then. Ctrl-C while
+it waits cancels it. It ends when grun was not heard for the partition's detached_time.
+
 Inside a job script:
   grun hostname                   one task for each task of the job
   grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
@@ -28,7 +35,7 @@ takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs 
 grun returns the highest exit code of its tasks.";
 
 #[derive(Parser)]
-#[command(name = "grun", version, about = "Start tasks on the nodes of a running job", after_help = EXAMPLES)]
+#[command(name = "grun", version, about = "Start tasks on the nodes of a running job, or of an allocation of their own", after_help = EXAMPLES)]
 pub(crate) struct StepArgs {
     /// Nodes of the job to use
     #[arg(short = 'N', long, value_name = "N")]

@@ -41,6 +41,8 @@ const MAX_LINE_BYTES: usize = 64 << 10;
 const KILL_GRACE: Duration = Duration::from_secs(30);
 /// What a grun that leaves its step ends with, as ssh.
 const LEFT: u8 = 255;
+/// Two interrupts within this time end the step.
+const ABORT_WITHIN: Duration = Duration::from_secs(1);
 /// Nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -337,6 +339,8 @@ pub(crate) struct StepGathering<'a> {
     pub left: Option<String>,
     /// The tasks were told to end; what is left of them then is killed, once.
     ending: Option<Instant>,
+    /// The last interrupt.
+    interrupted: Option<Instant>,
     killed: bool,
 }
 
@@ -377,6 +381,7 @@ impl<'a> StepGathering<'a> {
             first_end: None,
             left: None,
             ending: None,
+            interrupted: None,
             killed: false,
         }
     }
@@ -403,9 +408,7 @@ impl<'a> StepGathering<'a> {
                 Ok(Message::Signal(signal)) if signal == Signal::SIGWINCH as u8 => peers
                     .values()
                     .for_each(|peer| peer.send(&StepInput::Resize(terminal::size()))),
-                Ok(Message::Signal(signal)) => peers
-                    .values()
-                    .for_each(|peer| peer.send(&StepInput::Signal { signal })),
+                Ok(Message::Signal(signal)) => self.pass_on(signal, peers),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -416,6 +419,32 @@ impl<'a> StepGathering<'a> {
             self.worst = KILLED;
         }
         Ok(self.worst)
+    }
+
+    /// Passes a signal on to the tasks. Of two interrupts within a second the second ends the step, as srun has it.
+    fn pass_on(&mut self, signal: u8, peers: &Peers) {
+        let tell = |signal: u8| {
+            peers
+                .values()
+                .for_each(|peer| peer.send(&StepInput::Signal { signal }));
+        };
+        tell(signal);
+        if signal != Signal::SIGINT as u8 || self.ending.is_some() {
+            return;
+        }
+        let (name, now) = (own_name(), Instant::now());
+        let before = self.interrupted.replace(now);
+        if before.is_none_or(|at| now - at > ABORT_WITHIN) {
+            eprintln!("{name}: interrupt (one more within 1 sec to abort)");
+            return;
+        }
+        eprintln!(
+            "{name}: forcing job termination\n{name}: Job step aborted: Waiting up to {} seconds for job step to finish.",
+            KILL_GRACE.as_secs()
+        );
+        tell(Signal::SIGTERM as u8);
+        tell(Signal::SIGCONT as u8);
+        self.ending = Some(now + KILL_GRACE);
     }
 
     /// Each node says last of all what the step used there; one of a release before closes the connection.

@@ -1,7 +1,7 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 9] = [
+const REFUSED: [(&[&str], &str); 8] = [
     (
         &["oversubscribe", "s"],
         "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
@@ -26,10 +26,6 @@ const REFUSED: [(&[&str], &str); 9] = [
     (
         &["container", "container-id"],
         "tasks are started without a container runtime. Call it as the command: grun apptainer exec IMAGE PROGRAM",
-    ),
-    (
-        &["pty"],
-        "grun has no terminal yet. gq --follow shows a job's output as it comes",
     ),
     (
         &["bcast", "task-prolog", "task-epilog", "prolog", "epilog"],

@@ -202,7 +202,7 @@ fn is_gone(connect: &str, own: &str) -> bool {
 }
 
 /// The signal that came meanwhile, if it is one that ends a program that waits.
-fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
+pub(crate) fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
     let Ok(fd) = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
     else {
         std::thread::sleep(patience);

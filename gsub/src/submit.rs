@@ -9,6 +9,7 @@ use crate::mark;
 use crate::notes::Notes;
 use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
 use crate::resource_limits;
+use crate::salloc;
 use crate::script::Work;
 use crate::specification::{Submission, build};
 use clap::{Arg, ArgAction, Command};
@@ -68,6 +69,12 @@ fn command() -> Command {
                 .value_name("NOTE")
                 .num_args(0..=1)
                 .help("From inside a job, as the first word: its checkpoint is safe; the note goes to the next attempt as GSUB_LAST_MARK"),
+        )
+        .arg(
+            Arg::new("interactive")
+                .long("interactive")
+                .action(ArgAction::SetTrue)
+                .help("Get an allocation and run a shell, or a command, beside it here, as salloc does"),
         )
         .arg(Arg::new("SCRIPT").help("Script to run; without it, or -, the script is read from stdin"))
         .arg(Arg::new("ARGS").num_args(0..).trailing_var_arg(true).help("Its arguments"))
@@ -133,6 +140,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if let Some(note) = mark::asked(&words) {
         return mark::main(&note);
     }
+    if !as_sbatch && salloc::is_asked(&words) {
+        return salloc::main(
+            std::iter::once("gsub".into()).chain(words.iter().map(OsString::from)),
+        );
+    }
     let (mut given, rest) = read(&words, &Origin::CommandLine)?;
     if let Some(text) = about(&given, as_sbatch) {
         std::io::stdout().write_all(text.as_bytes())?;
@@ -194,7 +206,7 @@ fn read_submission(
     work: &Work,
     notes: &mut Notes,
 ) -> Result<Submission, Failure> {
-    let variables = read_environment(environment::own)?;
+    let variables = read_environment("SBATCH_", |_| true, environment::own)?;
     let in_script = script_options(work, notes)?;
     note_later(variables.iter().chain(&in_script), notes);
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
@@ -325,7 +337,7 @@ fn note_later<'g>(given: impl Iterator<Item = &'g GivenOption>, notes: &mut Note
     }
 }
 
-fn submitter() -> Result<Submitter, Failure> {
+pub(crate) fn submitter() -> Result<Submitter, Failure> {
     let host = nix::unistd::gethostname()
         .map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
     Ok(Submitter {
@@ -356,7 +368,7 @@ fn umask() -> u32 {
     mask.bits()
 }
 
-fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
+pub(crate) fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
     let variables = submission.export.select(std::env::vars_os());
     environment::check_size(&variables).map_err(Failure::new)?;
     Ok(SubmitRequest {

@@ -1,0 +1,45 @@
+//! What a command line asks of an allocation, with the variables that srun and salloc read, as one submission.
+
+use super::words::asks_for_nodes;
+use crate::choice::Choices;
+use crate::environment;
+use crate::option_words::{GivenOption, read_environment};
+use crate::script::Work;
+use crate::specification::build;
+use crate::submit;
+use gcli::{Failure, cluster_choice};
+use gwire::api::SubmitRequest;
+use gwire::client::Client;
+use std::collections::BTreeMap;
+
+/// An allocation as it is asked for.
+pub(crate) struct AllocationAsk {
+    pub request: SubmitRequest,
+    /// What the options say to the job beside what the controller says of it.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl AllocationAsk {
+    /// `prefix` is that of the variables: `SLURM_` for srun, `SALLOC_` for salloc. `GSUB_` ones outrank them.
+    ///
+    /// # Errors
+    /// The first value that cannot be, with where it was given.
+    pub(crate) fn new(
+        given: Vec<GivenOption>,
+        command: &[String],
+        prefix: &str,
+        client: &mut Client,
+    ) -> Result<Self, Failure> {
+        let variables = read_environment(prefix, asks_for_nodes, environment::own)?;
+        let mut choices = Choices::of(variables.into_iter().chain(given))?;
+        let work = Work::from_command(command.to_vec());
+        let mut submission = build(&mut choices, &work, &submit::submitter()?)?;
+        submission.spec.allocation = true;
+        cluster_choice::check(&submission.clusters, client)?;
+        let variables = submission.export.values().collect();
+        Ok(Self {
+            request: submit::request(&submission, &work)?,
+            variables,
+        })
+    }
+}
