@@ -1,7 +1,7 @@
 //! `grun`: start tasks inside a running job, on its nodes, and bring their output together. Source: srun(1).
 //!
-//! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
-//! stream output and exits. When grun ends, its tasks end.
+//! The controller counts the step and tells the nodes. To a grun inside the job their supervisors connect back with a secret; a grun
+//! elsewhere, or with a terminal, opens a stream to each node. When grun ends, its tasks end.
 
 use crate::allocation::ask::AllocationAsk;
 use crate::allocation::words::{AllocationWords, take_apart};
@@ -267,6 +267,7 @@ impl RunningStep {
         }
         let mut gathering = StepGathering::new(&self.step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
+        gathering.has_terminal = has_terminal;
         let outcome = gathering.run(&messages, &peers);
         drop(raw);
         let (used, left) = (gathering.used, gathering.left.take());

@@ -335,6 +335,8 @@ pub(crate) struct StepGathering<'a> {
     pub files: StepFiles,
     pub early_end: EndConditions,
     first_end: Option<Instant>,
+    /// The first task has a terminal, and this grun's stands for it.
+    pub has_terminal: bool,
     /// Why this grun ends before its step.
     pub left: Option<String>,
     /// The tasks were told to end; what is left of them then is killed, once.
@@ -379,6 +381,7 @@ impl<'a> StepGathering<'a> {
             files,
             early_end,
             first_end: None,
+            has_terminal: false,
             left: None,
             ending: None,
             interrupted: None,
@@ -403,6 +406,13 @@ impl<'a> StepGathering<'a> {
                 Ok(Message::Failed(at, text)) => self.take(at, StepOutput::Refused { text })?,
                 Ok(Message::Left(why)) => {
                     self.left = Some(why);
+                    return Ok(LEFT);
+                }
+                // The user's window is gone, and not what runs in it.
+                Ok(Message::Signal(signal))
+                    if self.has_terminal && signal == Signal::SIGHUP as u8 =>
+                {
+                    self.left = Some("its terminal hung up".to_owned());
                     return Ok(LEFT);
                 }
                 Ok(Message::Signal(signal)) if signal == Signal::SIGWINCH as u8 => peers

@@ -57,6 +57,13 @@ impl Shell {
         self.child.wait().unwrap();
     }
 
+    /// As when its window is closed.
+    fn hangs_up(mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(255));
+    }
+
     fn code(mut self) -> Option<i32> {
         self.stdin = None;
         let mut rest = Vec::new();
@@ -98,7 +105,7 @@ fn a_shell_has_a_terminal_and_lives_on_while_all_but_the_job_is_killed() {
     // The same client goes on where it was.
     first.types("echo b\"ac\"k $X\n");
     first.hears("back kept");
-    first.kill();
+    first.hangs_up();
     let step = format!("{job}.0");
     let mut second = shell(&pool, &["--reattach", &step]);
     // It is shown what was on the screen, and takes over.
