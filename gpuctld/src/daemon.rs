@@ -244,23 +244,7 @@ async fn serve(
     );
     let background = threads.start_background(app.forecaster())?;
     let (stop, stopping) = watch::channel(false);
-    let site_programs = [
-        tokio::spawn(site_orders::run::<FenceOrder>(
-            core.clone(),
-            app.clone(),
-            stopping.clone(),
-        )),
-        tokio::spawn(site_orders::run::<Warning>(
-            core.clone(),
-            app.clone(),
-            stopping.clone(),
-        )),
-    ];
-    let attendance = tokio::spawn(attendance::run(
-        core.clone(),
-        app.attendance().clone(),
-        stopping.clone(),
-    ));
+    let tasks = start_tasks(&core, &app, &stopping);
     let router = http::router(core.clone(), app.clone());
     let site = Site {
         core: core.clone(),
@@ -284,15 +268,29 @@ async fn serve(
     notify(&[NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = std::fs::remove_file(&config.socket); // gone already, or of no use: the listener is ending
-    for task in listeners
-        .into_iter()
-        .chain(site_programs)
-        .chain([attendance])
-    {
+    for task in listeners.into_iter().chain(tasks) {
         let _ = tokio::time::timeout(GRACE, task).await;
     }
     let ended = threads.stop(background, ended).await;
     Ok(end_of(ended, &config.state_dir, &restore))
+}
+
+/// What looks at the state from time to time until we stop.
+fn start_tasks(
+    core: &CoreHandle,
+    app: &Arc<App>,
+    stopping: &watch::Receiver<bool>,
+) -> [tokio::task::JoinHandle<()>; 3] {
+    let (fences, warnings) = (
+        site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()),
+        site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()),
+    );
+    let attendance = attendance::run(core.clone(), app.attendance().clone(), stopping.clone());
+    [
+        tokio::spawn(fences),
+        tokio::spawn(warnings),
+        tokio::spawn(attendance),
+    ]
 }
 
 struct Signals {

@@ -4,7 +4,7 @@ use crate::allocation::ask::AllocationAsk;
 use crate::allocation::words::take_apart;
 use crate::allocation::{Allocation, News, WaitRules, immediate, revoked, take_immediate};
 use crate::option_words::GivenOption;
-use crate::step_turn::signal_within;
+use crate::signal_wait::signal_within;
 use clap::{Arg, ArgAction, Command};
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use gmodel::byte_text;

@@ -2,6 +2,7 @@
 //!
 //! The controller says what is free and keeps no queue: a waiting grun asks again. Source: srun(1).
 
+use crate::signal_wait::signal_within;
 use crate::step_gathering::own_name;
 use gcli::Failure;
 use gmodel::ExitCode;
@@ -10,12 +11,9 @@ use gmodel::size::parse_bytes;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gwire::api::{StepEndRequest, StepHolder, StepReply, StepRequest, StepWaits};
 use gwire::client::Client;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Between two questions, at first and at most.
@@ -199,25 +197,6 @@ fn is_gone(connect: &str, own: &str) -> bool {
     is_told
         && TcpStream::connect_timeout(&address, LOOK_PATIENCE)
             .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
-}
-
-/// The signal that came meanwhile, if it is one that ends a program that waits.
-pub(crate) fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
-    let Ok(fd) = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-    else {
-        std::thread::sleep(patience);
-        return None;
-    };
-    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    let _ = poll(
-        &mut fds,
-        PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX),
-    );
-    let signal = fd.read_signal().ok().flatten()?.ssi_signo as u8;
-    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH]
-        .iter()
-        .any(|known| *known as u8 == signal);
-    (!passed_on).then_some(signal)
 }
 
 #[cfg(test)]

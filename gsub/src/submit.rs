@@ -4,16 +4,15 @@
 
 use crate::choice::Choices;
 use crate::environment;
-use crate::launch_context::Submitter;
 use crate::mark;
 use crate::notes::Notes;
 use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
-use crate::resource_limits;
 use crate::salloc;
 use crate::script::Work;
 use crate::specification::{Submission, build};
+use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
-use gcli::local_time::{self, TimeFormat};
+use gcli::local_time::TimeFormat;
 use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, cluster_choice, slurm_name};
 use gmodel::byte_text;
@@ -23,7 +22,7 @@ use gmodel::{JobId, JobState};
 use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitReply, SubmitRequest};
 use gwire::client::Client;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -137,13 +136,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .skip(1)
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
-    if let Some(note) = mark::asked(&words) {
-        return mark::main(&note);
-    }
-    if !as_sbatch && salloc::is_asked(&words) {
-        return salloc::main(
-            std::iter::once("gsub".into()).chain(words.iter().map(OsString::from)),
-        );
+    if let Some(outcome) = instead_of_submission(&words, as_sbatch) {
+        return outcome;
     }
     let (mut given, rest) = read(&words, &Origin::CommandLine)?;
     if let Some(text) = about(&given, as_sbatch) {
@@ -188,6 +182,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return wait(client.wait_for(WAIT_PATIENCE), submitted.id, &mut notes);
     }
     Ok(0)
+}
+
+/// A mark, or an allocation: then nothing is submitted as a script.
+fn instead_of_submission(words: &[String], as_sbatch: bool) -> Option<Outcome> {
+    if let Some(note) = mark::asked(words) {
+        return Some(mark::main(&note));
+    }
+    let asks = !as_sbatch && salloc::is_asked(words);
+    let all = std::iter::once("gsub".into()).chain(words.iter().map(OsString::from));
+    asks.then(|| salloc::main(all))
 }
 
 /// What --help or --version prints.
@@ -335,57 +339,6 @@ fn note_later<'g>(given: impl Iterator<Item = &'g GivenOption>, notes: &mut Note
             given.origin, given.option.name
         ));
     }
-}
-
-pub(crate) fn submitter() -> Result<Submitter, Failure> {
-    let host = nix::unistd::gethostname()
-        .map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
-    Ok(Submitter {
-        work_dir: work_dir(),
-        host: host.to_string_lossy().into_owned(),
-        umask: umask(),
-        limits: resource_limits::own(),
-        now: local_time::now(),
-    })
-}
-
-/// The working directory by the name the user knows it under, which may lead through links; None if it is gone.
-fn work_dir() -> Option<String> {
-    let real = std::env::current_dir().ok()?;
-    let named = std::env::var_os("PWD")
-        .map(std::path::PathBuf::from)
-        .filter(|path| path.is_absolute() && path.canonicalize().is_ok_and(|path| path == real));
-    Some(byte_text::from_bytes(
-        named.unwrap_or(real).as_os_str().as_bytes(),
-    ))
-}
-
-/// The mask can only be read by setting it; the command has one thread.
-fn umask() -> u32 {
-    use nix::sys::stat::{Mode, umask};
-    let mask = umask(Mode::empty());
-    umask(mask);
-    mask.bits()
-}
-
-pub(crate) fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
-    let variables = submission.export.select(std::env::vars_os());
-    environment::check_size(&variables).map_err(Failure::new)?;
-    Ok(SubmitRequest {
-        spec: submission.spec.clone(),
-        script: work.script.clone(),
-        environment: variables,
-        client_key: Some(client_key()?),
-    })
-}
-
-/// 128 random bits.
-fn client_key() -> Result<String, Failure> {
-    let mut key = [0; 16];
-    let read =
-        std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
-    read.map_err(|error| Failure::new(format_args!("cannot read /dev/urandom: {error}")))?;
-    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// How the answer of a dry run is told.
@@ -572,11 +525,5 @@ mod tests {
             ..waits
         };
         assert!(test_only(&starts).unwrap().contains("to start at 2026-"));
-    }
-
-    #[test]
-    fn keys_differ() {
-        let (one, other) = (client_key().unwrap(), client_key().unwrap());
-        assert!(one != other && one.len() == 32, "{one} {other}");
     }
 }

@@ -6,7 +6,7 @@ use crate::environment;
 use crate::option_words::{GivenOption, read_environment};
 use crate::script::Work;
 use crate::specification::build;
-use crate::submit;
+use crate::submission;
 use gcli::{Failure, cluster_choice};
 use gwire::api::SubmitRequest;
 use gwire::client::Client;
@@ -33,12 +33,12 @@ impl AllocationAsk {
         let variables = read_environment(prefix, asks_for_nodes, environment::own)?;
         let mut choices = Choices::of(variables.into_iter().chain(given))?;
         let work = Work::from_command(command.to_vec());
-        let mut submission = build(&mut choices, &work, &submit::submitter()?)?;
-        submission.spec.allocation = true;
-        cluster_choice::check(&submission.clusters, client)?;
-        let variables = submission.export.values().collect();
+        let mut asked = build(&mut choices, &work, &submission::submitter()?)?;
+        asked.spec.allocation = true;
+        cluster_choice::check(&asked.clusters, client)?;
+        let variables = asked.export.values().collect();
         Ok(Self {
-            request: submit::request(&submission, &work)?,
+            request: submission::request(&asked, &work)?,
             variables,
         })
     }

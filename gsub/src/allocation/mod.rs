@@ -6,7 +6,7 @@
 pub(crate) mod ask;
 pub(crate) mod words;
 
-use crate::step_turn::signal_within;
+use crate::signal_wait::signal_within;
 use gcli::Failure;
 use gcli::local_time::{self, TimeFormat};
 use gmodel::{ExitCode, JobId, JobState, ReasonCode};
