@@ -67,6 +67,11 @@ impl Attendance {
         }
     }
 
+    /// How many clients of this allocation are there.
+    pub fn present(&self, job: JobId) -> u32 {
+        self.clients().get(&job).map_or(0, |client| client.open)
+    }
+
     /// Allocations whose clients were not heard for so long.
     fn silent(&self, least: Duration) -> Vec<(JobId, Duration)> {
         let clients = self.clients();
@@ -145,8 +150,8 @@ fn is_attended(job: &Job) -> bool {
     job.spec.allocation && !job.spec.unattended && !job.state.is_final()
 }
 
-/// Of several partitions the longest.
-fn detached_time(state: &State, job: &Job) -> Duration {
+/// How long the allocation, and a step by stream, go on without a client. Of several partitions the longest.
+pub(crate) fn detached_time(state: &State, job: &Job) -> Duration {
     let partitions = names(&job.spec.partition).filter_map(|name| state.config.partition(name));
     let secs = partitions.map(|partition| partition.detached_secs).max();
     Duration::from_secs(secs.unwrap_or_default().into()).max(LEAST)

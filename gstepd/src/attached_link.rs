@@ -17,7 +17,7 @@ const WRITE_BYTES: usize = 64 << 10;
 pub struct AttachedLink {
     stream: ResumableStream,
     session: SessionId,
-    connection: Option<Connection>,
+    connection: Option<ClientConnection>,
     /// The client has to be back by then.
     until: Option<BootMillis>,
     patience_secs: u32,
@@ -26,7 +26,7 @@ pub struct AttachedLink {
     is_fresh: bool,
 }
 
-struct Connection {
+struct ClientConnection {
     socket: UnixStream,
     /// What came before the hello was whole; `None`: the hello is answered.
     greeting: Option<Vec<u8>>,
@@ -53,7 +53,7 @@ impl AttachedLink {
     /// The socket's.
     pub fn attach(&mut self, socket: UnixStream, read: Vec<u8>) -> io::Result<()> {
         socket.set_nonblocking(true)?;
-        let before = self.connection.replace(Connection {
+        let before = self.connection.replace(ClientConnection {
             socket,
             greeting: Some(read),
             outgoing: Vec::new(),
@@ -70,7 +70,7 @@ impl AttachedLink {
     }
 
     pub fn wants(&self) -> PollFlags {
-        let writes = |c: &Connection| {
+        let writes = |c: &ClientConnection| {
             !c.outgoing.is_empty() || c.greeting.is_none() && self.stream.has_frames()
         };
         match self.connection.as_ref().is_some_and(writes) {

@@ -24,6 +24,8 @@ pub mod step;
 pub mod step_args;
 mod step_gathering;
 mod step_input;
+mod step_message;
+mod step_nodes;
 mod step_output;
 mod step_refusal;
 mod step_stream;

@@ -9,10 +9,10 @@ use crate::allocation::{Allocation, WaitRules, immediate, take_immediate};
 use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
-use crate::step_gathering::{
-    EndConditions, Message, Peers, StepGathering, accept, forward_signals, open_streams, own_name,
-};
-use crate::step_input::{self, InputRanks};
+use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
+use crate::step_input::{self, InputRanks, Peers};
+use crate::step_message::Message;
+use crate::step_nodes::{accept, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
@@ -202,11 +202,16 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
         }],
         ..StepReply::default()
     };
+    let allocation = Allocation::resume(&mut client, job, own_name())?;
     let (channel, job) = (StepChannel::new(), job.to_string());
     let peers = open_streams(client.socket(), &job, &step, &channel.sender)?;
     let step = RunningStep { job, step, client };
-    step.attend(args, StepFiles::default(), peers, channel, signals)
-        .outcome
+    let end = step.attend(args, StepFiles::default(), peers, channel, signals);
+    let ends = allocation.filter(|_| !end.is_left);
+    if let (Some(allocation), Ok(code)) = (ends, &end.outcome) {
+        allocation.end(*code);
+    }
+    end.outcome
 }
 
 /// The nodes of a step under way.

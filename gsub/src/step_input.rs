@@ -3,6 +3,7 @@
 
 use crate::step_stream::StreamSender;
 use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex};
@@ -44,6 +45,9 @@ pub(crate) struct Peer {
     room: Mutex<Option<usize>>,
     changed: Condvar,
 }
+
+/// By the position of their node in the step.
+pub(crate) type Peers = BTreeMap<u32, Arc<Peer>>;
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Arc<Self> {

@@ -1,7 +1,7 @@
 //! A node of a step reached by a stream over the controller. One thread for each node keeps it: where a connection breaks it makes
 //! another, and no byte is lost or doubled (`gmodel/src/resumable_stream.rs`).
 
-use crate::step_gathering::Message;
+use crate::step_message::Message;
 use gmodel::resumable_stream::{BadStream, NEW_SESSION, ResumableStream, SessionId, StreamHello};
 use gmodel::supervise::{StepInput, StepOutput};
 use gwire::client::{Client, ClientError, escape};

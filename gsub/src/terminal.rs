@@ -1,7 +1,7 @@
 //! grun's own terminal while it stands for the terminal of a task (`grun --pty`).
 
-use crate::step_gathering::Message;
 use crate::step_input::Peer;
+use crate::step_message::Message;
 use gmodel::supervise::{StepInput, TerminalSize};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{ErrorKind, Read, stdin, stdout};

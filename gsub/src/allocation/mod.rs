@@ -70,6 +70,9 @@ pub(crate) fn take_immediate(own: Vec<String>) -> Result<(Option<Duration>, Vec<
     Ok((Some(Duration::from_secs(secs)), rest))
 }
 
+/// Code of the refusal of a job that is no allocation.
+const NO_ALLOCATION: &str = "conflict";
+
 /// How the client speaks, and how long it waits.
 pub(crate) struct WaitRules {
     /// As messages begin.
@@ -138,6 +141,33 @@ impl Allocation {
                 Err(failure)
             }
         }
+    }
+
+    /// The allocation of a job that runs already, whose client comes back; `None` where the job has a script, or another client.
+    ///
+    /// # Errors
+    /// The controller's refusal.
+    pub(crate) fn resume(
+        client: &mut Client,
+        id: JobId,
+        name: &'static str,
+    ) -> Result<Option<Self>, Failure> {
+        let path = format!("/v1/jobs/{id}/attend");
+        let told = client.post_repeatable::<_, AttendReply>(&path, &AttendRequest::default());
+        match told {
+            Ok(told) if told.others == 0 => {}
+            Ok(_) => return Ok(None),
+            Err(ClientError::Refused { code, .. }) if code == NO_ALLOCATION => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let (sender, news) = mpsc::channel();
+        attend(id, name, false, sender);
+        Ok(Some(Self {
+            id,
+            variables: BTreeMap::new(),
+            news,
+            name,
+        }))
     }
 
     /// Ends it with this exit code. What stands against it is said: the controller ends it then, when it misses the client.

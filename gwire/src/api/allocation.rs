@@ -42,6 +42,8 @@ pub struct AttendReply {
     /// `NAME=value` of what describes the job, once it is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
+    /// Other clients that are there.
+    pub others: u32,
     /// Why it ends or ended.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub end_text: String,

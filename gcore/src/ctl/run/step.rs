@@ -7,7 +7,7 @@ use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
 use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
 use crate::ctl::run::step_share;
-use crate::ctl::state::{Run, State};
+use crate::ctl::state::{Member, Run, State};
 use crate::ctl::tx::Tx;
 use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
@@ -52,33 +52,25 @@ pub(crate) fn start(
         },
     };
     // A grun outside of the job may be quicker than the nodes, and its stream needs their supervisors.
-    if ask.connect.is_empty()
-        && !tasks
-            .iter()
-            .all(|(place, _)| run.members[*place].is_ready())
-    {
+    let mut members = tasks.iter().map(|(place, _)| &run.members[*place]);
+    if ask.connect.is_empty() && !members.all(Member::is_ready) {
         return Ok(Reply::StepWaits {
             text: "the nodes of the job are being prepared".to_owned(),
             holders: Vec::new(),
         });
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
-    let layout: Vec<StepNode> = tasks
-        .iter()
-        .zip(deal(&counts, ask.cyclic))
-        .enumerate()
-        .map(|(at, ((place, _), ranks))| StepNode {
-            node: run.allocation[*place].node,
-            name: held[*place].0.clone(),
-            ranks,
-            own: parts.get(at).cloned(),
-        })
-        .collect();
-    let places: Vec<u32> = tasks.iter().map(|(place, _)| *place as u32).collect();
-    let the_first = places.iter().copied().eq(0..places.len() as u32);
-    let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
+    let ranks = deal(&counts, ask.cyclic);
+    let layout = tasks.iter().zip(ranks).enumerate();
+    let layout = layout.map(|(at, ((place, _), ranks))| StepNode {
+        node: run.allocation[*place].node,
+        name: held[*place].0.clone(),
+        ranks,
+        own: parts.get(at).cloned(),
+    });
+    let layout: Vec<StepNode> = layout.collect();
+    let (run, step, nodes) = (run.id, run.steps, tasks.len() as u32);
     let name = ask.name.chars().take(255).collect();
-    let places = if the_first { Vec::new() } else { places };
     let holds = parts.iter().any(step_share::holds)
         && ask.share.as_ref().is_some_and(|share| !share.overlap);
     let hold = holds.then_some(StepHold {
@@ -92,11 +84,20 @@ pub(crate) fn start(
         name,
         tasks: counts.iter().sum(),
         nodes,
-        places,
+        places: places_unless_first(&tasks),
         hold,
         at: tx.now,
     });
     Ok(Reply::Step { run, step, layout })
+}
+
+/// Places of the step's nodes in the run; empty where these are the run's first.
+fn places_unless_first(tasks: &[(usize, u32)]) -> Vec<u32> {
+    let places = tasks.iter().map(|(place, _)| *place as u32);
+    match places.clone().eq(0..tasks.len() as u32) {
+        true => Vec::new(),
+        false => places.collect(),
+    }
 }
 
 /// The nodes of a run by name, with its tasks on each.

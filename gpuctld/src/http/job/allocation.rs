@@ -37,6 +37,7 @@ pub(crate) async fn attend(
     let id = allocation_id(&id)?;
     confine(&site, &caller, &[Target::Job(id)]).await?;
     may_attend(&caller, find(&*site.core.view().await, id)?)?;
+    let others = site.app.attendance().present(id);
     let _open = site.app.attendance().attend(id);
     let wait = Duration::from_secs(request.wait_secs.min(MAX_WAIT_SECS).into());
     let until = Instant::now() + wait;
@@ -51,6 +52,7 @@ pub(crate) async fn attend(
         site.core.wait_changed(seen, left).await;
         tokio::time::sleep(WAIT_PAUSE).await;
     };
+    answer.others = others;
     if request.forecast && answer.standing.state == JobState::Pending {
         answer.expected_start = expected_start(&site, id).await?;
     }
@@ -123,6 +125,7 @@ fn standing(state: &State, job: &Job) -> AttendReply {
         expected_start: None,
         nodelist: granted.map_or(String::new(), |_| row.nodelist(view)),
         environment: granted.map_or(Vec::new(), |run| environment(state, job, run)),
+        others: 0,
         end_text: match stop {
             Some(stop) if !job.state.is_final() => stop.text.clone(),
             _ => job.past.end_text.to_string(),

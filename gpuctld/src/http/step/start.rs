@@ -3,6 +3,7 @@
 //! The core counts the step and lays out its ranks; each of its nodes gets an order over its own connection. Output of the
 //! tasks goes from the nodes straight to grun, never through here.
 
+use crate::attendance::detached_time;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::job::control::{confine, odd};
@@ -25,8 +26,6 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
-/// How long the tasks of a step go on while no client has their stream.
-const DETACHED_SECS: u32 = 60;
 /// Longest name of a GPU type that a step may ask for, bytes.
 const MAX_TYPE_BYTES: usize = 64;
 
@@ -56,8 +55,17 @@ pub(crate) async fn start(
         Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
         other => return Err(odd(&other)),
     };
+    let state = site.core.view().await;
+    let detached = state
+        .jobs
+        .get(run.job)
+        .map(|job| detached_time(&state, job));
+    drop(state);
     for (position, node) in layout.iter().enumerate() {
-        let order = order(&request, step, &layout, position);
+        let order = StepOrder {
+            detached_secs: detached.unwrap_or_default().as_secs() as u32,
+            ..order(&request, step, &layout, position)
+        };
         if let Err(why) = site.app.links.start_step(node.node, run, order).await {
             // What it was given is free again. Tasks that did start end with their grun.
             let end = Command::EndStep {
@@ -278,7 +286,7 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         connect: request.connect.clone(),
         key: request.key.clone(),
         terminal: request.terminal,
-        detached_secs: DETACHED_SECS,
+        detached_secs: 0,
         cpus_per_task: request
             .share
             .as_ref()
