@@ -61,14 +61,13 @@ pub(crate) fn start(
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let ranks = deal(&counts, ask.cyclic);
-    let layout = tasks.iter().zip(ranks).enumerate();
-    let layout = layout.map(|(at, ((place, _), ranks))| StepNode {
+    let node = |(at, ((place, _), ranks)): (usize, (&(usize, u32), Vec<u32>))| StepNode {
         node: run.allocation[*place].node,
         name: held[*place].0.clone(),
         ranks,
         own: parts.get(at).cloned(),
-    });
-    let layout: Vec<StepNode> = layout.collect();
+    };
+    let layout: Vec<StepNode> = tasks.iter().zip(ranks).enumerate().map(node).collect();
     let (run, step, nodes) = (run.id, run.steps, tasks.len() as u32);
     let name = ask.name.chars().take(255).collect();
     let holds = parts.iter().any(step_share::holds)

@@ -14,7 +14,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, Reply, StepAsk, StepNode, Target};
-use gmodel::ExitCode;
+use gmodel::{ExitCode, RunId};
 use gmodel::hostlist::Hostlist;
 use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
@@ -23,6 +23,7 @@ use gwire::api::{
     StepNodeRow, StepReply, StepRequest, StepWaits,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
@@ -55,32 +56,17 @@ pub(crate) async fn start(
         Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
         other => return Err(odd(&other)),
     };
-    let state = site.core.view().await;
-    let detached = state
-        .jobs
-        .get(run.job)
-        .map(|job| detached_time(&state, job));
-    drop(state);
-    for (position, node) in layout.iter().enumerate() {
-        let order = StepOrder {
-            detached_secs: detached.unwrap_or_default().as_secs() as u32,
-            ..order(&request, step, &layout, position)
+    if let Err(why) = send_orders(&site, &request, run, step, &layout).await {
+        // What it was given is free again. Tasks that did start end with their grun.
+        let end = Command::EndStep {
+            target: target.clone(),
+            step,
+            exit: ExitCode::exited(1),
+            used: None,
         };
-        if let Err(why) = site.app.links.start_step(node.node, run, order).await {
-            // What it was given is free again. Tasks that did start end with their grun.
-            let end = Command::EndStep {
-                target: target.clone(),
-                step,
-                exit: ExitCode::exited(1),
-                used: None,
-            };
-            let _ = site.core.command(caller.actor, end).await;
-            let text = format!(
-                "{} did not take its part of step {step} of job {id}: {why}",
-                node.name
-            );
-            return Err(ApiError::unavailable(text));
-        }
+        let _ = site.core.command(caller.actor, end).await;
+        let text = format!("step {step} of job {id} was not started: {why}");
+        return Err(ApiError::unavailable(text));
     }
     let nodes = layout
         .into_iter()
@@ -95,6 +81,32 @@ pub(crate) async fn start(
         nodes,
         waits: None,
     }))
+}
+
+/// Gives each node of the step its part.
+///
+/// # Errors
+/// The first node that did not take it, and why.
+async fn send_orders(
+    site: &ApiContext,
+    request: &StepRequest,
+    run: RunId,
+    step: u32,
+    layout: &[StepNode],
+) -> Result<(), String> {
+    let state = site.core.view().await;
+    let job = state.jobs.get(run.job);
+    let detached = job.map_or(Duration::ZERO, |job| detached_time(&state, job));
+    drop(state);
+    for (position, node) in layout.iter().enumerate() {
+        let order = StepOrder {
+            detached_secs: detached.as_secs() as u32,
+            ..order(request, step, layout, position)
+        };
+        let sent = site.app.links.start_step(node.node, run, order).await;
+        sent.map_err(|why| format!("{} did not take its part: {why}", node.name))?;
+    }
+    Ok(())
 }
 
 fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
