@@ -7,6 +7,9 @@ use gmodel::gpu_health::{
     RecoveryAdvice, slow_reason,
 };
 
+/// The longest `gpu_watch_secs` that a site may have: between looks at a node where all is quiet.
+pub const QUIET_LOOK_MILLIS: i64 = 60_000;
+
 /// A fault of the board itself: the GPU has to leave service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Illness {
@@ -314,7 +317,9 @@ impl Board {
         chance: &mut Prng,
     ) -> Vec<GpuEvent> {
         let secs = what.lasts_secs();
-        if secs > 0 {
+        // Lies in a row would last longer than any of them: a look sees the truth between them.
+        let is_free = |(_, until)| until + QUIET_LOOK_MILLIS < now;
+        if secs > 0 && self.disturbance.is_none_or(is_free) {
             self.stalled = None;
             self.disturbance = Some((what, now + 1000 * chance.range(1, secs)));
         }

@@ -1,7 +1,7 @@
 //! The GPUs of a simulated node: its boards, the real health machine over them, what of it is on the disk, and a check of each of its
 //! decisions against what is really so.
 
-use crate::board::{Board, Cure, Disturbance, Illness};
+use crate::board::{Board, Cure, Disturbance, Illness, QUIET_LOOK_MILLIS};
 use crate::prng::Prng;
 use gcore::node::gpu_health::{
     HealthAction, HealthInput, LocalOrder, NodeHealth, RepairMeans, SeenGpu,
@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// `gpu_watch_secs` where something is going on, as gpud has it by default.
 pub const LOOK_MILLIS: i64 = 10_000;
-/// The longest `gpu_watch_secs` that a site may have: between looks at a node where all is quiet.
-pub const QUIET_LOOK_MILLIS: i64 = 60_000;
 /// Looks come at the short interval for so long after something happened.
 const ALERT_MILLIS: i64 = 1_200_000;
 /// gpud writes counters that merely ran on so seldom.

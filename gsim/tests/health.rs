@@ -2,7 +2,7 @@
 
 use gcore::node::gpu_health::RepairMeans;
 use gmodel::gpu_health::{Action, Catalogue, CatalogueOverrides, SignOverride};
-use gsim::board::{Disturbance, Illness};
+use gsim::board::{Board, Disturbance, Illness};
 use gsim::health::HealthTrial;
 use gsim::node_gpus::NodeGpus;
 use gsim::prng::Prng;
@@ -92,4 +92,17 @@ fn a_sign_that_has_to_last_has_its_whole_time_after_a_long_boot() {
     look(&mut gpus, 1100, 1400);
     assert_eq!((gpus.tally.wrong, gpus.tally.missed), (0, 0));
     assert_eq!(gpus.infos()[0].wants, "quarantine");
+}
+
+#[test]
+fn lies_in_a_row_last_no_longer_than_one() {
+    let mut chance = Prng::new(1, 8);
+    let mut board = Board::new("GPU-n1-0".into(), 0);
+    let mut lied_secs = 0;
+    for secs in 0..20_000 {
+        board.is_disturbed(Disturbance::CountersZero, 1000 * secs, &mut chance);
+        let lies = !board.is_truthful(1000 * secs);
+        lied_secs = i64::from(lies) * (lied_secs + 1);
+        assert!(lied_secs <= 500, "for {lied_secs} s");
+    }
 }
