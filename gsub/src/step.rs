@@ -278,7 +278,7 @@ impl RunningStep {
         let (used, left) = (gathering.used, gathering.left.take());
         if let Some(why) = left {
             eprintln!(
-                "\n{}: step {}.{}: {why}. `{} --reattach {}.{}` comes back to it",
+                "\n{}: step {}.{}: {why}; `{} --reattach {}.{}` comes back to it",
                 own_name(),
                 self.job,
                 self.step.step,

@@ -164,6 +164,37 @@ fn a_reader_that_stands_still_holds_up_its_own_step_and_no_other() {
 }
 
 #[test]
+fn a_user_on_a_node_reaches_a_step_through_that_nodes_daemon() {
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
+    let wrap = ["-N2", "--gpus=2", "-t", "10", "--wrap", "sleep 600"];
+    let job = pool.run_as_user("gsub", &wrap).id();
+    pool.wait_state(job, Running);
+    let socket = pool.socket().parent().unwrap().join("node2/gpud.sock");
+    let config = std::env::temp_dir().join(format!("gpupool-{}.toml", pool.tag()));
+    std::fs::write(&config, format!("socket = {socket:?}\n")).unwrap();
+    let mut command = pool.user_command("grun");
+    command
+        .env("GPUPOOL_CONFIG", &config)
+        .args(["--jobid", &job.to_string(), "-N1", "-n1", "-w", "node1"])
+        .args(["--pty", "sh"]);
+    let mut shell = Shell::open(command);
+    shell.types("echo on $SLURMD_NODENAME; echo r\"ead\"y\n");
+    let said = shell.hears("ready");
+    assert!(said.contains("on node1"), "{said}");
+    // The daemon on the way is killed: the client goes on when it is back.
+    pool.kill("node2");
+    pool.start("node2");
+    shell.types("echo b\"ac\"k\n");
+    shell.hears("back");
+    shell.types("exit 3\n");
+    assert_eq!(shell.code(), Some(3));
+    std::fs::remove_file(config).unwrap();
+    pool.run("gdel", &[&job.to_string()]);
+}
+
+#[test]
 fn a_stream_is_for_the_owner_of_its_job() {
     let Some(pool) = Pool::up(1, "h100:2") else {
         return;
@@ -180,9 +211,12 @@ fn a_stream_is_for_the_owner_of_its_job() {
     assert_eq!(own.code(), Some(0));
     let path = format!("/v1/jobs/{job}/steps/0/stream?node=node1");
     let plain = pool.client().get::<serde_json::Value>(&path).unwrap_err();
-    assert!(
-        plain.to_string().contains("Upgrade: gpupool-stream"),
-        "{plain}"
-    );
+    let plain = plain.to_string();
+    assert!(plain.contains("Upgrade: gpupool-stream"), "{plain}");
+    let forged = pool
+        .client()
+        .post::<_, serde_json::Value>("/v1/streams/00", &())
+        .unwrap_err();
+    assert!(forged.to_string().contains("by the node"), "{forged}");
     pool.run("gdel", &[&job]);
 }

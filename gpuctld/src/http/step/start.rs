@@ -14,10 +14,10 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, Reply, StepAsk, StepNode, Target};
-use gmodel::{ExitCode, RunId};
 use gmodel::hostlist::Hostlist;
 use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
+use gmodel::{ExitCode, RunId};
 use gwire::api::{
     ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
     StepNodeRow, StepReply, StepRequest, StepWaits,

@@ -87,12 +87,13 @@ pub(crate) async fn open(
 pub(crate) async fn answer(
     Shared(site): Shared<ApiContext>,
     Path(stream): Path<String>,
-    Extension(holder): Extension<CertificateHolder>,
+    holder: Option<Extension<CertificateHolder>>,
     Extension(switch): Extension<RateSwitch>,
     Query(answer): Query<StreamAnswer>,
     mut request: Request,
 ) -> Result<Response<Body>, ApiError> {
-    let node = holder.identity.node;
+    let denied = || ApiError::denied("a stream is opened by the node that the controller asked");
+    let node = holder.ok_or_else(denied)?.0.identity.node;
     if !answer.error.is_empty() {
         site.app.streams.meet(&stream, node, Err(answer.error))?;
         return Ok(Response::default());
