@@ -8,7 +8,6 @@ use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::job::reason::array_limit;
-use crate::ledger::Take;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::{FoundNodes, NodesOrLimit, Pass, WaitCause};
 use crate::place::allowed::{
@@ -30,6 +29,7 @@ use gmodel::run::{Allocation, NodeShare};
 use gmodel::{JobId, RunClass};
 use gpolicy::window::Window;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Starts a job or task now, if it can.
 pub(crate) fn start_now(
@@ -116,7 +116,7 @@ fn start_beside(
         .time_min_secs
         .filter(|least| is_full_pass && *least < secs)
     {
-        Some(least) if start_shorter(pass, job, id, job_class, alternatives, (least, secs)) => {
+        Some(least) if start_shorter(pass, job, id, job_class, alternatives, least..=secs) => {
             Ok(())
         }
         _ => Err(WaitCause::Nodes),
@@ -140,22 +140,9 @@ fn start_alternative(
             {
                 return Err(WaitCause::Borrows);
             }
-            Ok(Some(FoundNodes {
-                picked,
-                take,
-                class,
-            })) => {
+            Ok(Some(found)) => {
                 let shorter = (secs < job.held_secs()).then_some(secs);
-                commit_start(
-                    pass,
-                    job,
-                    id,
-                    job_class,
-                    alternative,
-                    &picked,
-                    (&take, class),
-                    shorter,
-                );
+                commit_start(pass, job, id, job_class, alternative, &found, shorter);
                 return Ok(true);
             }
             Ok(None) => {}
@@ -172,8 +159,9 @@ fn start_shorter(
     id: JobId,
     job_class: JobClassId,
     alternatives: &[usize],
-    (least, secs): (u32, u32),
+    secs: RangeInclusive<u32>,
 ) -> bool {
+    let (least, most) = secs.into_inner();
     if pass
         .job_class(job_class)
         .pass
@@ -185,7 +173,7 @@ fn start_shorter(
     reserve_wanted(pass);
     for alternative in alternatives.iter().copied() {
         let longest = pass.search(job, job_class, |search, ask| {
-            search.longest(ask, alternative, search.snapshot.now, least, secs)
+            search.longest(ask, alternative, search.snapshot.now, least, most)
         });
         let Some((secs, picked)) = longest else {
             continue;
@@ -202,16 +190,12 @@ fn start_shorter(
                 take: &take,
             },
         ) {
-            commit_start(
-                pass,
-                job,
-                id,
-                job_class,
-                alternative,
-                &picked,
-                (&take, class),
-                Some(secs),
-            );
+            let found = FoundNodes {
+                picked,
+                take,
+                class,
+            };
+            commit_start(pass, job, id, job_class, alternative, &found, Some(secs));
             return true;
         }
     }
@@ -256,19 +240,62 @@ fn find_beside(
     Ok(found)
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Takes what was found, in the world and in the plan.
 fn commit_start(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
     job_class: JobClassId,
     alternative: usize,
-    picked: &PickedNodes,
-    (take, class): (&Take, Option<RunClass>),
+    found: &FoundNodes,
     shorter: Option<u32>,
 ) {
-    let now = pass.now;
-    let end = end_after(pass.snapshot.now, shorter.or(job.limit_secs));
+    let window = Window {
+        from: pass.now,
+        to: end_after(pass.snapshot.now, shorter.or(job.limit_secs)),
+    };
+    let mut allocation = take_nodes(pass, job_class, alternative, &found.picked, window);
+    // Ranks follow the network, and names within: neighbours in rank are neighbours there.
+    allocation.sort_by_key(|(at, _)| pass.memory.network.rank(*at));
+    take_reserved(pass, job_class, &allocation, window);
+    let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
+    for (name, count) in &job.spec.licences {
+        if let Some(free) = pass.world.licences.get_mut(name) {
+            free.take(window.from, window.to, *count);
+        }
+    }
+    if !pass.limits.unlimited {
+        let on = Some((&allocation[..], pass.snapshot));
+        let held = pass.world.usage.take(job, &found.take, found.class, on);
+        pass.world.usage.expect(id, held);
+    }
+    if let Some(array) = job.capped_array() {
+        pass.world.array_starts.entry(array).or_default().insert(id);
+    }
+    let partition = job.partition_of_several();
+    if job.is_choice() || pass.turn.guaranteed_only {
+        pass.choices.settled.insert(id);
+    }
+    pass.plan.starts.push(Start {
+        job: id,
+        allocation,
+        partition,
+        class: found.class,
+        limit_secs: shorter,
+    });
+    pass.work.starts_left = pass.work.starts_left.saturating_sub(1);
+    takes_freed(pass, job);
+    keep_victims_of(pass, id);
+}
+
+/// Takes the picked nodes for a time: each with its place and what is held of it.
+fn take_nodes(
+    pass: &mut Pass,
+    job_class: JobClassId,
+    alternative: usize,
+    picked: &PickedNodes,
+    window: Window,
+) -> Vec<(usize, NodeShare)> {
     let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
     let of = &memory.job_classes.list[job_class as usize];
     let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
@@ -281,7 +308,7 @@ fn commit_start(
         pass.snapshot,
         picked,
         &of.alternatives[alternative],
-        Window { from: now, to: end },
+        window,
     );
     for (at, part) in each(picked) {
         let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);
@@ -306,7 +333,9 @@ fn commit_start(
             let slot = match (need.milli, of.placement) {
                 (0, _) => None,
                 (_, Placement::Pack) => {
-                    let fitting = cluster.room(at).slots_for(make, &need, now, end);
+                    let fitting = cluster
+                        .room(at)
+                        .slots_for(make, &need, window.from, window.to);
                     memory
                         .scores
                         .slot(cluster, at, &need, &fitting, pass.snapshot)
@@ -316,14 +345,7 @@ fn commit_start(
             let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
             let mut room = cluster.room(at).clone();
             let share = room
-                .start(
-                    make,
-                    node,
-                    &need,
-                    liked,
-                    tasks,
-                    Window { from: now, to: end },
-                )
+                .start(make, node, &need, liked, tasks, window)
                 .expect("picked nodes have room");
             *cluster.touch(at) = room;
             made.insert(key, (cluster.room_id(at), share.clone()));
@@ -331,37 +353,7 @@ fn commit_start(
         }
         cluster.file(at);
     }
-    // Ranks follow the network, and names within: neighbours in rank are neighbours there.
-    allocation.sort_by_key(|(at, _)| memory.network.rank(*at));
-    take_reserved(pass, job_class, &allocation, Window { from: now, to: end });
-    let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
-    for (name, count) in &job.spec.licences {
-        if let Some(free) = pass.world.licences.get_mut(name) {
-            free.take(now, end, *count);
-        }
-    }
-    if !pass.limits.unlimited {
-        let on = Some((&allocation[..], pass.snapshot));
-        let held = pass.world.usage.take(job, take, class, on);
-        pass.world.usage.expect(id, held);
-    }
-    if let Some(array) = job.capped_array() {
-        pass.world.array_starts.entry(array).or_default().insert(id);
-    }
-    let partition = job.partition_of_several();
-    if job.is_choice() || pass.turn.guaranteed_only {
-        pass.choices.settled.insert(id);
-    }
-    pass.plan.starts.push(Start {
-        job: id,
-        allocation,
-        partition,
-        class,
-        limit_secs: shorter,
-    });
-    pass.work.starts_left = pass.work.starts_left.saturating_sub(1);
-    takes_freed(pass, job);
-    keep_victims_of(pass, id);
+    allocation
 }
 
 /// Starts a job that is no array now, if it can: also where victims leave for it in another of its partitions.

@@ -34,13 +34,11 @@ pub(crate) fn keep_waiting(
             return Reason::default();
         }
         WaitCause::Limit(LimitRefusal { kind, reason }) => {
-            // There may be room, and only too little would stay idle: others may leave more.
+            // There may be room, and only too little would stay idle: victims may leave more.
             let is_idle_kept = matches!(kind, LimitKind::Headroom(_)) && tasks > 0;
-            preempting = if is_idle_kept {
-                preempt_for(pass, job, job_class)
-            } else {
-                None
-            };
+            preempting = is_idle_kept
+                .then(|| preempt_for(pass, job, job_class))
+                .flatten();
             if preempting.is_none() {
                 if is_idle_kept {
                     set_aside_for(pass, job, job_class);
@@ -61,11 +59,9 @@ pub(crate) fn keep_waiting(
     let partition = pass.job_class(job_class).partition;
     let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
     let says = !pass.memory.silent;
-    let kept = if is_short_of_nodes && says {
-        kept_for_others(pass, job_class)
-    } else {
-        None
-    };
+    let kept = (is_short_of_nodes && says)
+        .then(|| kept_for_others(pass, job_class))
+        .flatten();
     let free = (first && says).then(|| {
         crate::job::most_free::what_is_free(
             pass.job_class(job_class),
@@ -74,17 +70,7 @@ pub(crate) fn keep_waiting(
         )
     });
     if is_short_of_nodes {
-        preempting = preempt_for(pass, job, job_class);
-        preempting = preempting.or_else(|| {
-            if first {
-                consolidate_for(pass, job, job_class)
-            } else {
-                None
-            }
-        });
-        if preempting.is_none() {
-            expect_later(pass, job, job_class);
-        }
+        preempting = make_room(pass, job, job_class, first);
     }
     if let Some(reason) = preempting.take_if(|_| is_freed_elsewhere(pass, job, job_class)) {
         return reason;
@@ -94,33 +80,17 @@ pub(crate) fn keep_waiting(
         reserve_wanted(pass);
         pass.backfill.reserve_left[partition] = pass.backfill.reserve_left[partition].max(1);
     }
-    let mut start = None;
-    if may_reserve(pass, partition) && tasks > 0 {
-        pass.backfill.wanted[partition] += 1;
-        let (is_array, choice) = (job.particulars.positions.is_some(), job.spec.choice());
-        let tasks = tasks.min(MOST_RESERVED_TASKS);
-        // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
-        // where it takes of what is reserved by number, which then is set apart elsewhere.
-        let takes_over = (job.is_choice() && waits_elsewhere(pass, job))
-            || place_of_counted(pass, job_class).is_some();
-        pass.choices
-            .kept_for
-            .extend(job.is_choice().then_some((job.id, is_array)));
-        pass.backfill.wants.push_back(DeferredStart {
-            at: pass.turn.at as u32,
-            job: job.id,
-            is_array,
-            choice,
-            job_class,
-            tasks,
-            may_begin: None,
-        });
-        if pass.may_make_room() || takes_over || preempting.is_some() {
-            start = reserve_wanted(pass);
-        } else if first && says {
-            start = begin_last(pass);
+    let start = match may_reserve(pass, partition) && tasks > 0 {
+        true => {
+            let is_worked_out = plan_start(pass, job, job_class, tasks, preempting.is_some());
+            match is_worked_out {
+                true => reserve_wanted(pass),
+                false if first && says => begin_last(pass),
+                false => None,
+            }
         }
-    }
+        false => None,
+    };
     if is_short_of_nodes && preempting.is_none() {
         hold_back_for(pass, job, partition, tasks, start);
     }
@@ -136,6 +106,54 @@ pub(crate) fn keep_waiting(
         Some(free) => first_of_partition(behind, &free, start, pass.snapshot.now),
         None => behind.clone(),
     }
+}
+
+/// Makes room for a job that is short of nodes: by preemption, or for the first of its partition by moving runs together. The reason it
+/// waits with meanwhile.
+fn make_room(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    is_first: bool,
+) -> Option<Reason> {
+    let mut preempting = preempt_for(pass, job, job_class);
+    if preempting.is_none() && is_first {
+        preempting = consolidate_for(pass, job, job_class);
+    }
+    if preempting.is_none() {
+        expect_later(pass, job, job_class);
+    }
+    preempting
+}
+
+/// Notes that a job wants a planned start; whether that is worked out now.
+fn plan_start(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    tasks: u32,
+    is_preempting: bool,
+) -> bool {
+    let partition = pass.job_class(job_class).partition;
+    pass.backfill.wanted[partition] += 1;
+    let (is_array, choice) = (job.particulars.positions.is_some(), job.spec.choice());
+    // To defer it is no loss to other jobs as long as it only takes room: not where the job may take over from another of its own
+    // entries, nor where it takes of GPUs reserved by number, which then are set apart elsewhere.
+    let takes_over = (job.is_choice() && waits_elsewhere(pass, job))
+        || place_of_counted(pass, job_class).is_some();
+    pass.choices
+        .kept_for
+        .extend(job.is_choice().then_some((job.id, is_array)));
+    pass.backfill.wants.push_back(DeferredStart {
+        at: pass.turn.at as u32,
+        job: job.id,
+        is_array,
+        choice,
+        job_class,
+        tasks: tasks.min(MOST_RESERVED_TASKS),
+        may_begin: None,
+    });
+    pass.may_make_room() || takes_over || is_preempting
 }
 
 /// The first job of a partition that waits for headroom keeps what it needs from the jobs behind it, unless it would wait

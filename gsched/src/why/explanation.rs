@@ -6,11 +6,12 @@
 use crate::backfill::choices::hold_own;
 use crate::backfill::deferred::{lift_own, reserve_wanted};
 use crate::backfill::earliest::earliest_start;
+use crate::cluster::nodes::Cluster;
 use crate::decide::full_pass::pass_to_look;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
-use crate::job::job_class::JobClassId;
+use crate::job::job_class::{JobClass, JobClassId};
 use crate::job::reason;
 use crate::ledger::Shortage;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
@@ -543,37 +544,42 @@ fn counts_slices(pass: &Pass, job_class: JobClassId) -> bool {
     })
 }
 
+/// How near a node is to serving a job: the lack, in thousandths of each need, free GPUs, the next change, its place.
+type Nearness = (u64, u64, Reverse<Timestamp>, Reverse<usize>);
+
+fn nearness(cluster: &Cluster, of: &JobClass, at: usize, now: Timestamp) -> Option<Nearness> {
+    let need = of.need(0, 0, cluster.nodes[at].make)?;
+    let free = cluster.room(at).profile.free_at(now);
+    let part = |has: u64, wants: u64| {
+        (u128::from(has.min(wants)) * 1000)
+            .checked_div(u128::from(wants))
+            .unwrap_or(1000)
+    };
+    let gpus = u64::from(free.gpus_in(need.groups));
+    let parts = [
+        part(gpus, u64::from(need.whole())),
+        part(u64::from(free.cpus), u64::from(need.cpus)),
+        part(free.mem_bytes, need.mem_bytes),
+    ];
+    let lack = parts.into_iter().min().unwrap_or(0);
+    // Of nodes that are as near, the one with more free comes first.
+    let next = cluster.room(at).next_change(now);
+    let next = Reverse(next.unwrap_or(Timestamp(i64::MAX)));
+    Some((
+        u64::try_from(lack).unwrap_or(u64::MAX),
+        gpus,
+        next,
+        Reverse(at),
+    ))
+}
+
 fn nearest_node(pass: &Pass, job_class: JobClassId) -> Option<NearestNode> {
     let of = pass.job_class(job_class);
     let cluster = &pass.world.cluster;
     let now = pass.snapshot.now;
     let alternative = of.alternatives.first()?;
     let soon = now.plus_millis(1);
-    let near = |at: usize| {
-        let track = &cluster.nodes[at];
-        let need = of.need(0, 0, track.make)?;
-        let free = cluster.room(at).profile.free_at(now);
-        // How far it is from having enough, in thousandths of each need.
-        let part = |has: u64, wants: u64| {
-            (u128::from(has.min(wants)) * 1000)
-                .checked_div(u128::from(wants))
-                .unwrap_or(1000)
-        };
-        let whole = u64::from(need.whole());
-        let gpus = u64::from(free.gpus_in(need.groups));
-        let parts = [
-            part(gpus, whole),
-            part(u64::from(free.cpus), u64::from(need.cpus)),
-            part(free.mem_bytes, need.mem_bytes),
-        ];
-        let lack = parts.into_iter().min().unwrap_or(0);
-        // Of those that are as near, where more comes first.
-        let next = cluster
-            .room(at)
-            .next_change(now)
-            .unwrap_or(Timestamp(i64::MAX));
-        Some((lack, gpus, Reverse(next), Reverse(at)))
-    };
+    let near = |at: usize| nearness(cluster, of, at, now);
     let fits = |at: &usize| {
         of.need(0, 0, cluster.nodes[*at].make)
             .is_some_and(|need| cluster.fits(*at, need, now, soon))
