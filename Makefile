@@ -3,11 +3,12 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo bench soak test-gpu lint man-check ptx-check clean
+.PHONY: help setup build test demo clients bench soak test-gpu lint man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
+	@echo 'make clients     heavy programs of others (MPI, JAX, PyTorch) against a pool; root. Installs and removes them (PARTY=NAME for one)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'
@@ -34,6 +35,12 @@ demo:
 	@echo 'demo: building all programs (5 min on 2 cores the first time, seconds later)'
 	$(CARGO) build
 	@tests/demo.sh target/debug
+
+# PARTY names one of tests/clients/*.sh.
+clients:
+	@tests/setup.sh build
+	$(CARGO) build
+	@tests/clients.sh target/debug $(PARTY)
 
 # SCENARIO names what is to be measured alone; benches/README.md lists them.
 bench:

@@ -1,0 +1,81 @@
+# What the parties of `make clients` share; each begins with `source "$(dirname "$0")/party.bash" "$@"`.
+# Owns the working directory, the pool, the packages and their removal at the end.
+set -euo pipefail
+programs=${1:?the directory of programs}
+work=$(mktemp -d /var/tmp/gpupool-client.XXXXXX)
+chmod 755 "$work"
+pool=$work/pool
+verdict='FAIL: the party ended early'
+new_packages=()
+
+not_run() { verdict="NOT RUN: $*"; exit 0; }
+fail() { verdict="FAIL: $*"; exit 1; }
+pass() { verdict="PASS: $*"; exit 0; }
+# right WHAT COMMAND...: one expectation.
+right() {
+    local what=$1
+    shift
+    "$@" || fail "$what"
+    echo "right: $what"
+}
+# same WHAT WANTED SEEN
+same() {
+    [ "$2" = "$3" ] || { printf 'wanted:\n%s\nseen:\n%s\n' "$2" "$3"; fail "$1"; }
+    echo "right: $1"
+}
+
+clean_up() {
+    status=$?
+    trap - EXIT INT TERM
+    set +e
+    if [ "$status" != 0 ]; then
+        tail -n 15 "$pool"/*/log 2>/dev/null
+    fi
+    [ ! -e "$pool/sandbox.json" ] || "$work/bin/gadm" sandbox down --dir "$pool" || { status=1 verdict='FAIL: the sandbox did not go down'; }
+    [ ${#new_packages[@]} = 0 ] || apt-get purge -y -q "${new_packages[@]}" >/dev/null 2>&1
+    rm -rf --one-file-system "$work"
+    echo "$verdict"
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+[ "$(id -u)" = 0 ] || not_run 'a pool with fences needs root'
+
+# debian PACKAGE...: installs them; what was not there before goes at the end.
+debian() {
+    command -v apt-get >/dev/null || not_run "apt-get is missing, which installs $*"
+    export DEBIAN_FRONTEND=noninteractive
+    local plan
+    plan=$(apt-get install -s --no-install-recommends "$@" 2>/dev/null) ||
+        { apt-get update -q >/dev/null 2>&1; plan=$(apt-get install -s --no-install-recommends "$@" 2>/dev/null); } ||
+        not_run "Debian's packages $* cannot be had here"
+    mapfile -t -O "${#new_packages[@]}" new_packages < <(sed -n 's/^Inst \([^ ]*\) .*/\1/p' <<<"$plan")
+    echo "installing $* (${#new_packages[@]} packages)"
+    apt-get install -y -q --no-install-recommends "$@" >"$work/apt.log" 2>&1 || { tail "$work/apt.log"; not_run "apt-get does not install $*"; }
+}
+
+# venv PACKAGE...: a Python environment in $work/venv with these of PyPI.
+venv() {
+    python3 -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
+    python3 -m venv "$work/venv"
+    echo "installing $* from PyPI"
+    "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "$@" >"$work/pip.log" 2>&1 ||
+        { tail "$work/pip.log"; not_run "pip does not install $*"; }
+}
+
+# pool_up ARGUMENTS-OF-SANDBOX-UP...: a pool, and its commands first in PATH under both their names.
+pool_up() {
+    mkdir -p "$work/bin" "$work/home"
+    chmod 1777 "$work/home"
+    for program in gpuctld gpud gstepd gcheck gsub grun gq gdel gnodes gacct gadm gslurm nvml-sim libnvidia_ml_sim.so; do
+        cp "$programs/$program" "$work/bin/"
+    done
+    for name in sbatch srun salloc squeue scancel sinfo scontrol sacct; do
+        ln -s gslurm "$work/bin/$name"
+    done
+    export PATH=$work/bin:$PATH
+    eval "$(gadm sandbox up --dir "$pool" "$@")"
+    cd "$work/home"
+}
