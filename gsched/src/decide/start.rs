@@ -296,64 +296,88 @@ fn take_nodes(
     picked: &PickedNodes,
     window: Window,
 ) -> Vec<(usize, NodeShare)> {
-    let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
-    let of = &memory.job_classes.list[job_class as usize];
-    let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
-    // Nodes that were alike give the same and are alike again.
-    let mut made: BTreeMap<(NodeStateId, usize, Vec<u16>), (NodeStateId, NodeShare)> =
-        BTreeMap::new();
+    let of = &pass.memory.job_classes.list[job_class as usize];
     let mut on_rails = rails::aligned(
-        &memory.network,
-        cluster,
+        &pass.memory.network,
+        &pass.world.cluster,
         pass.snapshot,
         picked,
         &of.alternatives[alternative],
         window,
     );
+    let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
+    // Nodes that were alike give the same and are alike again.
+    let mut alike: BTreeMap<(NodeStateId, usize, Vec<u16>), (NodeStateId, NodeShare)> =
+        BTreeMap::new();
     for (at, part) in each(picked) {
+        let cluster = &mut *pass.world.cluster;
         let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);
         let liked = on_rails.remove(&at).unwrap_or_default();
         let key = (before, part, liked);
-        if let Some((room, share)) = made.get(&key) {
+        let share = if let Some((room, share)) = alike.get(&key) {
             cluster.set_room(at, *room);
-            allocation.push((
-                at,
-                NodeShare {
-                    node,
-                    ..share.clone()
-                },
-            ));
+            NodeShare {
+                node,
+                ..share.clone()
+            }
         } else {
-            let make = cluster.nodes[at].make;
-            let need = *of
-                .need(alternative, part, make)
-                .expect("picked nodes serve their part");
-            let tasks = of.alternatives[alternative].parts[part].demand.tasks;
-            let make = &cluster.makes.list[make as usize];
-            let slot = match (need.milli, of.placement) {
-                (0, _) => None,
-                (_, Placement::Pack) => {
-                    let fitting = cluster
-                        .room(at)
-                        .slots_for(make, &need, window.from, window.to);
-                    memory
-                        .scores
-                        .slot(cluster, at, &need, &fitting, pass.snapshot)
-                }
-                _ => None,
+            let part = PartOfNode {
+                alternative,
+                part,
+                liked: &key.2,
             };
-            let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
-            let mut room = cluster.room(at).clone();
-            let share = room
-                .start(make, node, &need, liked, tasks, window)
-                .expect("picked nodes have room");
-            *cluster.touch(at) = room;
-            made.insert(key, (cluster.room_id(at), share.clone()));
-            allocation.push((at, share));
-        }
-        cluster.file(at);
+            let share = take_node(pass, job_class, at, &part, window);
+            let room = pass.world.cluster.room_id(at);
+            alike.insert(key, (room, share.clone()));
+            share
+        };
+        pass.world.cluster.file(at);
+        allocation.push((at, share));
     }
     allocation
+}
+
+/// What a node gives to a job: the part of an alternative, and the GPUs to take first.
+struct PartOfNode<'a> {
+    alternative: usize,
+    part: usize,
+    liked: &'a [u16],
+}
+
+fn take_node(
+    pass: &mut Pass,
+    job_class: JobClassId,
+    at: usize,
+    part: &PartOfNode,
+    window: Window,
+) -> NodeShare {
+    let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
+    let of = &memory.job_classes.list[job_class as usize];
+    let node = &cluster.nodes[at];
+    let need = *of
+        .need(part.alternative, part.part, node.make)
+        .expect("picked nodes serve their part");
+    let tasks = of.alternatives[part.alternative].parts[part.part]
+        .demand
+        .tasks;
+    let make = &cluster.makes.list[node.make as usize];
+    let slot = if need.milli > 0 && of.placement == Placement::Pack {
+        let fitting = cluster
+            .room(at)
+            .slots_for(make, &need, window.from, window.to);
+        memory
+            .scores
+            .slot(cluster, at, &need, &fitting, pass.snapshot)
+    } else {
+        None
+    };
+    let liked = slot.as_ref().map_or(part.liked, std::slice::from_ref);
+    let mut room = cluster.room(at).clone();
+    let share = room
+        .start(make, node.id, &need, liked, tasks, window)
+        .expect("picked nodes have room");
+    *cluster.touch(at) = room;
+    share
 }
 
 /// Starts a job that is no array now, if it can: also where victims leave for it in another of its partitions.

@@ -6,6 +6,7 @@ use crate::backfill::planned::{DeferredStart, MOST_RESERVED_TASKS, NodeWait};
 use crate::cluster::nodes::end_after;
 use crate::decide::withheld::kept_for_others;
 use crate::job::job_class::JobClassId;
+use crate::job::most_free::what_is_free;
 use crate::job::reason::first_of_partition;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::mig::hold::hold_back_for;
@@ -16,7 +17,7 @@ use crate::preempt::consolidate::consolidate_for;
 use crate::preempt::nomination::is_freed_elsewhere;
 use crate::preempt::what_if::{expect_later, fits_when_idle, preempt_for};
 use crate::snapshot::PendingJob;
-use gmodel::Reason;
+use gmodel::{Reason, Timestamp};
 
 /// A job that waits for resources gets a start if it is among the first, and a reason.
 pub(crate) fn keep_waiting(
@@ -34,15 +35,8 @@ pub(crate) fn keep_waiting(
             return Reason::default();
         }
         WaitCause::Limit(LimitRefusal { kind, reason }) => {
-            // There may be room, and only too little would stay idle: victims may leave more.
-            let is_idle_kept = matches!(kind, LimitKind::Headroom(_)) && tasks > 0;
-            preempting = is_idle_kept
-                .then(|| preempt_for(pass, job, job_class))
-                .flatten();
+            preempting = preempt_for_headroom(pass, job, job_class, kind, tasks);
             if preempting.is_none() {
-                if is_idle_kept {
-                    set_aside_for(pass, job, job_class);
-                }
                 return reason;
             }
             None
@@ -50,12 +44,6 @@ pub(crate) fn keep_waiting(
         WaitCause::Short(reason) => Some(reason),
         WaitCause::Nodes => None,
     };
-    if is_short_of_nodes {
-        pass.room_wanted.push(NodeWait {
-            at: pass.turn.at as u32,
-            job: job.id,
-        });
-    }
     let partition = pass.job_class(job_class).partition;
     let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
     let says = !pass.memory.silent;
@@ -63,11 +51,8 @@ pub(crate) fn keep_waiting(
         .then(|| kept_for_others(pass, job_class))
         .flatten();
     let free = (first && says).then(|| {
-        crate::job::most_free::what_is_free(
-            pass.job_class(job_class),
-            pass.snapshot,
-            &pass.world.cluster,
-        )
+        let of = pass.job_class(job_class);
+        what_is_free(of, pass.snapshot, &pass.world.cluster)
     });
     if is_short_of_nodes {
         preempting = make_room(pass, job, job_class, first);
@@ -75,37 +60,39 @@ pub(crate) fn keep_waiting(
     if let Some(reason) = preempting.take_if(|_| is_freed_elsewhere(pass, job, job_class)) {
         return reason;
     }
-    if preempting.is_some() {
-        // What is made free for it is its own, however many wait before it.
-        reserve_wanted(pass);
-        pass.backfill.reserve_left[partition] = pass.backfill.reserve_left[partition].max(1);
-    }
-    let start = match may_reserve(pass, partition) && tasks > 0 {
-        true => {
-            let is_worked_out = plan_start(pass, job, job_class, tasks, preempting.is_some());
-            match is_worked_out {
-                true => reserve_wanted(pass),
-                false if first && says => begin_last(pass),
-                false => None,
-            }
-        }
-        false => None,
-    };
-    if is_short_of_nodes && preempting.is_none() {
+    let is_preempting = preempting.is_some();
+    let start = reserve_start(pass, job, job_class, tasks, is_preempting, first && says);
+    if is_short_of_nodes && !is_preempting {
         hold_back_for(pass, job, partition, tasks, start);
     }
     let kept = kept.map(|kept| kept.reason(&pass.memory.windows));
     if let Some(reason) = preempting.or(kept).or(short) {
         return reason;
     }
-    if !says {
-        return Reason::default();
-    }
     let behind = &pass.job_class(job_class).behind;
     match free {
         Some(free) => first_of_partition(behind, &free, start, pass.snapshot.now),
-        None => behind.clone(),
+        None if says => behind.clone(),
+        None => Reason::default(),
     }
+}
+
+/// Victims for a job that has room, where too little would stay idle with it: what they leave makes up for that.
+fn preempt_for_headroom(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    kind: LimitKind,
+    tasks: u32,
+) -> Option<Reason> {
+    if tasks == 0 || !matches!(kind, LimitKind::Headroom(_)) {
+        return None;
+    }
+    let preempting = preempt_for(pass, job, job_class);
+    if preempting.is_none() {
+        set_aside_for(pass, job, job_class);
+    }
+    preempting
 }
 
 /// Makes room for a job that is short of nodes: by preemption, or for the first of its partition by moving runs together. The reason it
@@ -116,6 +103,10 @@ fn make_room(
     job_class: JobClassId,
     is_first: bool,
 ) -> Option<Reason> {
+    pass.room_wanted.push(NodeWait {
+        at: pass.turn.at as u32,
+        job: job.id,
+    });
     let mut preempting = preempt_for(pass, job, job_class);
     if preempting.is_none() && is_first {
         preempting = consolidate_for(pass, job, job_class);
@@ -124,6 +115,33 @@ fn make_room(
         expect_later(pass, job, job_class);
     }
     preempting
+}
+
+/// The planned start of a job, if it gets one and that is worked out by now; `is_told`: its reason tells the start.
+fn reserve_start(
+    pass: &mut Pass,
+    job: &PendingJob,
+    job_class: JobClassId,
+    tasks: u32,
+    is_preempting: bool,
+    is_told: bool,
+) -> Option<Timestamp> {
+    let partition = pass.job_class(job_class).partition;
+    if is_preempting {
+        // What is made free for it is its own, however many wait before it.
+        reserve_wanted(pass);
+        pass.backfill.reserve_left[partition] = pass.backfill.reserve_left[partition].max(1);
+    }
+    if tasks == 0 || !may_reserve(pass, partition) {
+        return None;
+    }
+    if plan_start(pass, job, job_class, tasks, is_preempting) {
+        reserve_wanted(pass)
+    } else if is_told {
+        begin_last(pass)
+    } else {
+        None
+    }
 }
 
 /// Notes that a job wants a planned start; whether that is worked out now.

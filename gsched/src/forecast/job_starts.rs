@@ -4,13 +4,14 @@
 //! real start is mostly sooner, as runs end before their limits. A job that a limit refuses at its turn has no start: the forecast
 //! names the limit and its holder that ends first.
 
+use crate::backfill::planned::PlannedStart;
 use crate::decide::full_pass::pass_to_look;
 use crate::engine::Engine;
 use crate::ledger::holder::Holder;
 use crate::ledger::refusal::{LimitKind, LimitRefusal};
 use crate::pass::Pass;
 use crate::place::allowed::first_refusing_limit;
-use crate::plan::WorkBudget;
+use crate::plan::{Start, WorkBudget};
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::{JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -70,10 +71,7 @@ pub(crate) fn forecast_jobs(
     jobs: &BTreeSet<JobId>,
     budget: WorkBudget,
 ) -> Vec<Forecast> {
-    let mut found: Vec<Forecast> = Vec::new();
-    let mut places: BTreeMap<(JobId, bool), usize> = BTreeMap::new();
-    // Of those that wait in several partitions.
-    let mut partitions: BTreeMap<(JobId, u32), String> = BTreeMap::new();
+    let mut list = ForecastList::default();
     let mut limits = HolderLookup::default();
     let mut left = snapshot
         .pending
@@ -81,7 +79,7 @@ pub(crate) fn forecast_jobs(
         .filter(|job| jobs.contains(&job.id))
         .count();
     let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
-    let (plan, left) = pass_to_look(
+    let (plan, usual) = pass_to_look(
         engine,
         snapshot,
         budget,
@@ -93,66 +91,92 @@ pub(crate) fn forecast_jobs(
             let before = ahead.entry(partition).or_default();
             if jobs.contains(&job.id) {
                 left -= 1;
-                partitions.extend(
-                    job.partition_of_several()
-                        .map(|name| ((job.id, job.spec.choice()), name)),
-                );
-                let entry = (job.id, job.particulars.positions.is_some());
-                let place = *places.entry(entry).or_insert(found.len());
-                if place == found.len() {
-                    found.push(Forecast::none(job, *before));
-                }
-                let told = &mut found[place];
-                told.ahead = told.ahead.min(*before);
-                if let Some(partition) = partition.filter(|_| told.limit.is_none()) {
-                    told.limit = limits.refusing(pass, job, partition);
+                let forecast = list.entry(job, *before);
+                if let Some(partition) = partition.filter(|_| forecast.limit.is_none()) {
+                    forecast.limit = limits.refusing(pass, job, partition);
                 }
             }
             *before += 1;
             true
         },
     );
-    for one in left.reserved.iter().filter(|one| !one.holds.is_empty()) {
-        let Some(told) = places
-            .get(&(one.job, one.is_array))
-            .map(|place| &mut found[*place])
-        else {
-            continue;
-        };
-        if told.start.is_none_or(|start| one.at < start) {
-            told.start = Some(one.at);
-            told.partition = partitions.get(&(one.job, one.choice)).cloned();
-            let mut nodes: Vec<usize> = one.nodes().collect();
-            nodes.sort_unstable();
-            told.nodes = nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
-        }
+    for planned in usual.reserved.iter().filter(|one| !one.holds.is_empty()) {
+        list.take_planned(planned, snapshot);
     }
     for start in &plan.starts {
-        // Tasks of an array start under their own ids.
+        list.take_start(start, snapshot);
+    }
+    for forecast in &mut list.forecasts {
+        if forecast.start.is_some() {
+            forecast.limit = None;
+        }
+        forecast.mind_deadline(snapshot);
+    }
+    list.forecasts
+}
+
+/// The forecasts of the jobs in question, in the order of the queue: one for each job.
+#[derive(Default)]
+struct ForecastList {
+    forecasts: Vec<Forecast>,
+    /// Of each job, and whether it is an array: where its forecast stands.
+    places: BTreeMap<(JobId, bool), usize>,
+    /// The partition of each choice of a job with several.
+    partitions: BTreeMap<(JobId, u32), String>,
+}
+
+impl ForecastList {
+    /// The forecast of the job of this entry, with `ahead` entries before it in the partition.
+    fn entry(&mut self, job: &PendingJob, ahead: u32) -> &mut Forecast {
+        self.partitions.extend(
+            job.partition_of_several()
+                .map(|name| ((job.id, job.spec.choice()), name)),
+        );
+        let entry = (job.id, job.particulars.positions.is_some());
+        let place = *self.places.entry(entry).or_insert(self.forecasts.len());
+        if place == self.forecasts.len() {
+            self.forecasts.push(Forecast::none(job, ahead));
+        }
+        let forecast = &mut self.forecasts[place];
+        forecast.ahead = forecast.ahead.min(ahead);
+        forecast
+    }
+
+    /// Of several planned starts of a job the earliest counts.
+    fn take_planned(&mut self, planned: &PlannedStart, snapshot: &Snapshot) {
+        let Some(place) = self.places.get(&(planned.job, planned.is_array)) else {
+            return;
+        };
+        let forecast = &mut self.forecasts[*place];
+        if forecast.start.is_some_and(|start| planned.at >= start) {
+            return;
+        }
+        forecast.start = Some(planned.at);
+        forecast.partition = self.partitions.get(&(planned.job, planned.choice)).cloned();
+        let mut nodes: Vec<usize> = planned.nodes().collect();
+        nodes.sort_unstable();
+        forecast.nodes = nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
+    }
+
+    /// A start in this pass; tasks of an array start under their own ids.
+    fn take_start(&mut self, start: &Start, snapshot: &Snapshot) {
         let array = snapshot
             .pending
             .iter()
             .filter(|job| job.id <= start.job)
             .map(|job| job.id)
             .max();
-        let told = |one: &&mut Forecast| one.job == start.job || array == Some(one.job);
-        if let Some(one) = found
+        let forecast = self
+            .forecasts
             .iter_mut()
-            .find(told)
-            .filter(|one| one.start != Some(snapshot.now))
-        {
-            one.start = Some(snapshot.now);
-            one.partition.clone_from(&start.partition);
-            one.nodes = start.allocation.iter().map(|share| share.node).collect();
+            .find(|one| one.job == start.job || array == Some(one.job))
+            .filter(|one| one.start != Some(snapshot.now));
+        if let Some(forecast) = forecast {
+            forecast.start = Some(snapshot.now);
+            forecast.partition.clone_from(&start.partition);
+            forecast.nodes = start.allocation.iter().map(|share| share.node).collect();
         }
     }
-    for told in &mut found {
-        if told.start.is_some() {
-            told.limit = None;
-        }
-        told.mind_deadline(snapshot);
-    }
-    found
 }
 
 /// The holders of limits that a forecast has looked for.

@@ -12,7 +12,7 @@ use crate::plan::WorkBudget;
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use crate::why::explanation::blockers_of;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
-use gmodel::job::MemRequest;
+use gmodel::job::{MemRequest, Request};
 use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -220,56 +220,11 @@ impl Kind {
 }
 
 fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
-    let snapshot = pass.snapshot;
-    let request = &job.spec.request;
     let mut kinds = vec![Kind::each(
         (job.spec.borrow != Some(true)).then_some(Edit::Borrow),
     )];
-    let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives);
-    let most = gpus
-        .filter_map(|one| {
-            if let GpuAmount::Whole(count) = one.amount {
-                Some(count)
-            } else {
-                None
-            }
-        })
-        .max();
-    kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
-    kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
-    // Each of its nodes has a task, and as many nodes follow from fewer tasks.
-    let (tasks, per_node) = (request.ntasks.max(1), request.ntasks_per_node);
-    let nodes_of = |tasks: u32| per_node.map_or(1, |per_node| tasks.div_ceil(per_node.max(1)));
-    let fewest = (request.nodes_min.max(1)..tasks)
-        .find(|few| nodes_of(*few) == nodes_of(tasks))
-        .unwrap_or(tasks);
-    kinds.push(Kind::amounts(tasks - fewest, move |more| {
-        Edit::Tasks(fewest + more - 1)
-    }));
-    kinds.push(Kind::amounts(
-        request.cpus_per_task.unwrap_or(1) - 1,
-        Edit::CpusPerTask,
-    ));
-    kinds.push(Kind::amounts(
-        request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
-        Edit::CpusPerGpu,
-    ));
-    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) =
-        request.mem
-    {
-        let unit = mem_unit(bytes);
-        let most = (bytes.saturating_sub(1) / unit) as u32;
-        kinds.push(Kind::amounts(most, move |units| {
-            Edit::Mem(u64::from(units) * unit)
-        }));
-    } else if let Some(usual) = usual_mem(pass, job, partition) {
-        let unit = mem_unit(usual);
-        let most = (usual.saturating_sub(1) / unit) as u32;
-        kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode {
-            bytes: u64::from(units) * unit,
-            usual,
-        }));
-    }
+    kinds.extend(smaller_counts(&job.spec.request));
+    kinds.extend(less_memory(pass, job, partition));
     let full = job
         .particulars
         .cap
@@ -279,32 +234,96 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
     kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| {
         Edit::TimeLimit(minutes * 60)
     }));
-    let mut types: BTreeSet<String> = BTreeSet::new();
-    for node in &snapshot.nodes {
-        let holds = snapshot.config.partitions[partition].holds(&node.name, &node.features);
-        types.extend(
-            node.gpus
-                .iter()
-                .filter(|_| holds)
-                .map(|gpu| gpu.info.gpu_type.to_ascii_lowercase()),
-        );
+    kinds.push(Kind::each(other_types(pass.snapshot, job, partition)));
+    kinds.push(Kind::each(other_partitions(pass.snapshot, job, partition)));
+    kinds.extend(fewer_conditions(&job.spec.request));
+    kinds
+}
+
+/// GPUs of the alternative with the most whole GPUs.
+fn most_gpus(request: &Request) -> Option<u32> {
+    let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
+    alternatives
+        .filter_map(|one| match one.amount {
+            GpuAmount::Whole(count) => Some(count),
+            _ => None,
+        })
+        .max()
+}
+
+/// Fewer GPUs, nodes, tasks or CPUs.
+fn smaller_counts(request: &Request) -> [Kind; 5] {
+    // Each of its nodes has a task, and as many nodes follow from fewer tasks.
+    let (tasks, per_node) = (request.ntasks.max(1), request.ntasks_per_node);
+    let nodes_of = |tasks: u32| per_node.map_or(1, |per_node| tasks.div_ceil(per_node.max(1)));
+    let fewest = (request.nodes_min.max(1)..tasks)
+        .find(|few| nodes_of(*few) == nodes_of(tasks))
+        .unwrap_or(tasks);
+    let below = |cpus: Option<u32>, least: u32| cpus.unwrap_or(least).saturating_sub(1);
+    [
+        Kind::counts(most_gpus(request).unwrap_or(0), Edit::Gpus),
+        Kind::counts(request.nodes_min, Edit::Nodes),
+        Kind::amounts(tasks - fewest, move |more| Edit::Tasks(fewest + more - 1)),
+        Kind::amounts(below(request.cpus_per_task, 1), Edit::CpusPerTask),
+        Kind::amounts(below(request.cpus_per_gpu, 0), Edit::CpusPerGpu),
+    ]
+}
+
+/// Less memory than the job asks for, or than it gets where it asks for none.
+fn less_memory(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Kind> {
+    let asked = match job.spec.request.mem {
+        MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) => {
+            Some(bytes)
+        }
+        _ => None,
+    };
+    let bytes = asked.or_else(|| usual_mem(pass, job, partition))?;
+    let unit = mem_unit(bytes);
+    let most = (bytes.saturating_sub(1) / unit) as u32;
+    Some(Kind::amounts(most, move |units| {
+        let less = u64::from(units) * unit;
+        match asked {
+            Some(_) => Edit::Mem(less),
+            None => Edit::MemOfNode {
+                bytes: less,
+                usual: bytes,
+            },
+        }
+    }))
+}
+
+/// The GPU types of the partition, and any type, for a job that asks for whole GPUs.
+fn other_types(snapshot: &Snapshot, job: &PendingJob, partition: usize) -> Vec<Edit> {
+    if most_gpus(&job.spec.request).is_none() {
+        return Vec::new();
     }
-    let of_types = types.into_iter().map(Some).chain([None]).map(Edit::GpuType);
-    kinds.push(Kind::each(of_types.filter(|_| most.is_some())));
-    let others = snapshot
-        .config
-        .partitions
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| *at != partition);
-    let open = others.filter(|(_, one)| {
-        let spec = &job.spec;
-        let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
-        !waits_there && reason::closed_to(spec, one, &snapshot.policy).is_none()
-    });
-    kinds.push(Kind::each(
-        open.map(|(_, one)| Edit::Partition(one.name.clone())),
-    ));
+    let partition = &snapshot.config.partitions[partition];
+    let nodes = snapshot.nodes.iter();
+    let types: BTreeSet<String> = nodes
+        .filter(|node| partition.holds(&node.name, &node.features))
+        .flat_map(|node| node.gpus.iter())
+        .map(|gpu| gpu.info.gpu_type.to_ascii_lowercase())
+        .collect();
+    let types = types.into_iter().map(Some).chain([None]);
+    types.map(Edit::GpuType).collect()
+}
+
+/// Partitions that are open to the job, and in which it does not wait.
+fn other_partitions(snapshot: &Snapshot, job: &PendingJob, partition: usize) -> Vec<Edit> {
+    let spec = &job.spec;
+    let others = snapshot.config.partitions.iter().enumerate();
+    others
+        .filter(|(at, one)| {
+            *at != partition
+                && !gmodel::partition_list::is_among(&spec.partitions, &one.name)
+                && reason::closed_to(spec, one, &snapshot.policy).is_none()
+        })
+        .map(|(_, one)| Edit::Partition(one.name.clone()))
+        .collect()
+}
+
+/// The request without one of the conditions that it names.
+fn fewer_conditions(request: &Request) -> impl Iterator<Item = Kind> {
     let given = [
         ("switches", request.switches.is_some()),
         ("exclusive", request.exclusive),
@@ -313,13 +332,10 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         ("constraint", request.constraint.is_some()),
         ("nvlink", request.nvlink),
     ];
-    kinds.extend(
-        given
-            .into_iter()
-            .filter(|(_, given)| *given)
-            .map(|(name, _)| Kind::each([Edit::Without(name.into())])),
-    );
-    kinds
+    given
+        .into_iter()
+        .filter(|(_, given)| *given)
+        .map(|(name, _)| Kind::each([Edit::Without(name.into())]))
 }
 
 /// The most memory of one node that goes with what else a job asks for.

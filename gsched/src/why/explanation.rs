@@ -216,17 +216,7 @@ fn explain_entry(
         let from = may_preempt_from(pass, job, job_class);
         room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
     }
-    for blocker in &mut blockers {
-        let late = job
-            .spec
-            .deadline
-            .filter(|_| blocker.until.is_some_and(|until| !job.ends_in_time(until)));
-        late.iter().for_each(|deadline| {
-            blocker
-                .text
-                .push_str(&format!("; that is too late for its deadline {deadline}"))
-        });
-    }
+    note_late(&mut blockers, job);
     let help = partition
         .filter(|_| !blockers.is_empty())
         .map(|partition| change::find(pass, job, partition));
@@ -237,16 +227,6 @@ fn explain_entry(
     }
     let partition = job.partition_of_several();
     let starts_now = blockers.is_empty();
-    // The blockers say so already where the job does not borrow.
-    let is_told = starts_now
-        || blockers
-            .iter()
-            .any(|blocker| blocker.code == ReasonCode::Quota);
-    let borrows = if is_told {
-        None
-    } else {
-        Shortage::of(&pass.world.usage, job).map(|short| short.text)
-    };
     let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
     let why = Explanation {
         job: job.id,
@@ -256,12 +236,34 @@ fn explain_entry(
         alternatives,
         starts_now,
         ahead,
+        borrows: shortage_note(pass, job, &blockers),
         blockers,
-        borrows,
         forecast,
         changes,
     };
     EntryAnswer { why, help }
+}
+
+/// Says of each blocker whether it lasts beyond the deadline of the job.
+fn note_late(blockers: &mut [Blocker], job: &PendingJob) {
+    let Some(deadline) = job.spec.deadline else {
+        return;
+    };
+    for blocker in blockers {
+        if blocker.until.is_some_and(|until| !job.ends_in_time(until)) {
+            let late = format!("; that is too late for its deadline {deadline}");
+            blocker.text.push_str(&late);
+        }
+    }
+}
+
+/// What the job lacks of its guarantees where it has to borrow, unless a blocker says so or it starts now.
+fn shortage_note(pass: &Pass, job: &PendingJob, blockers: &[Blocker]) -> Option<String> {
+    let is_told = blockers.iter().any(|one| one.code == ReasonCode::Quota);
+    if blockers.is_empty() || is_told {
+        return None;
+    }
+    Shortage::of(&pass.world.usage, job).map(|short| short.text)
 }
 
 /// The blockers of each alternative, the alternative with the fewest first.
@@ -313,14 +315,7 @@ pub(crate) fn blockers_of(
     let Some(partition) = partition else {
         return vec![Blocker::of(reason::no_partition(job))];
     };
-    let policy = &pass.snapshot.config.partitions[partition];
-    let mut found: Vec<Blocker> = reason::all_standing(job, policy, pass.snapshot)
-        .into_iter()
-        .map(Blocker::of)
-        .collect();
-    for blocker in &mut found {
-        blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.earliest());
-    }
+    let mut found = standing_blockers(pass, job, partition);
     let job_class = pass.job_class_of(job, partition);
     if let Some(never) = &pass.job_class(job_class).never {
         found.push(Blocker::of(never.clone()));
@@ -340,7 +335,6 @@ pub(crate) fn blockers_of(
             ..Blocker::of(reason)
         });
     }
-    let secs = secs_now(pass, job, job_class);
     let limits = refusing_limits(pass, job, job_class).into_iter();
     found.extend(limits.map(|limit| Blocker {
         holder: limit.kind.first_to_end(&pass.world.usage, pass.snapshot),
@@ -349,6 +343,37 @@ pub(crate) fn blockers_of(
     let lifted = lift_counted(pass, job_class);
     // Room and licences planned for the job in another partition do not block it.
     let own = lift_own(pass, job);
+    place_blockers(pass, job, partition, is_outside, &mut found);
+    hold_own(pass, job, own);
+    hold_counted_again(pass, lifted);
+    owed.into_iter()
+        .for_each(|owed| pass.world.usage.restore_nominated(owed));
+    found
+}
+
+/// What stands against the job whatever the nodes hold.
+fn standing_blockers(pass: &Pass, job: &PendingJob, partition: usize) -> Vec<Blocker> {
+    let policy = &pass.snapshot.config.partitions[partition];
+    let mut found: Vec<Blocker> = reason::all_standing(job, policy, pass.snapshot)
+        .into_iter()
+        .map(Blocker::of)
+        .collect();
+    for blocker in &mut found {
+        blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.earliest());
+    }
+    found
+}
+
+/// Blockers of the place of a job: reserved GPUs, licences, room, and the limits on what its nodes would give it.
+fn place_blockers(
+    pass: &mut Pass,
+    job: &PendingJob,
+    partition: usize,
+    is_outside: bool,
+    found: &mut Vec<Blocker>,
+) {
+    let job_class = pass.job_class_of(job, partition);
+    let secs = secs_now(pass, job, job_class);
     let alternatives = (0..pass.job_class(job_class).alternatives.len()).collect();
     let reserved = reserved_alternatives(
         pass,
@@ -390,11 +415,6 @@ pub(crate) fn blockers_of(
             found.extend(kept_there(pass, job, job_class, secs, true));
         }
     }
-    hold_own(pass, job, own);
-    hold_counted_again(pass, lifted);
-    owed.into_iter()
-        .for_each(|owed| pass.world.usage.restore_nominated(owed));
-    found
 }
 
 /// The whole nodes that are kept idle, where only those have room; the reservation by number, where they hold more than it has.
