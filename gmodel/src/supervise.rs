@@ -230,6 +230,9 @@ pub struct StepOrder {
     /// secret that opens it. Empty: grun comes by a stream (`Attach`).
     pub connect: String,
     pub key: String,
+    /// SHA-256 of the certificate that grun shows there, in hexadecimal.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub certificate: String,
     /// The first task gets a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
@@ -257,7 +260,7 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
-/// gstepd to grun, over the one TCP connection that gstepd opens per step and node: `Hello`, then what the tasks do.
+/// gstepd to grun, over the one TLS connection that gstepd opens per step and node: `Hello`, then what the tasks do.
 /// Over a stream the same without `Hello`.
 /// When grun closes the connection, gstepd ends the step's tasks; when the last task has ended, gstepd closes it.
 ///

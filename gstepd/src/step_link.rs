@@ -24,7 +24,7 @@ impl StepLink {
                 order.detached_secs,
             )));
         }
-        let mut link = DialledLink::open(&order.connect)?;
+        let mut link = DialledLink::open(&order.connect, &order.certificate)?;
         link.send(&StepOutput::Hello {
             step: order.step,
             node_index: order.node_index,

@@ -22,6 +22,7 @@ mod signal_wait;
 mod specification;
 pub mod step;
 pub mod step_args;
+mod step_connection;
 mod step_gathering;
 mod step_input;
 mod step_message;

@@ -12,7 +12,7 @@ use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
 use crate::step_input::{self, InputRanks, Peers};
 use crate::step_message::Message;
-use crate::step_nodes::{accept, open_streams};
+use crate::step_nodes::{CallbackListener, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
@@ -33,8 +33,7 @@ use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -142,7 +141,8 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     let listener = match args.pty || !job.is_here() {
         true => None,
         false => Some(
-            TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?,
+            CallbackListener::new(listen_address())
+                .map_err(|e| Failure::new(format_args!("cannot listen for the nodes: {e}")))?,
         ),
     };
     let request = request(&mut args, job, share, listener.as_ref())?;
@@ -161,8 +161,8 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     let channel = StepChannel::new();
     let sender = &channel.sender;
     let peers = files.and_then(|files| {
-        let peers = match &listener {
-            Some(listener) => accept(listener, &step, &request.key, sender)?,
+        let peers = match listener {
+            Some(listener) => listener.accept(&step, sender)?,
             None => open_streams(client.socket(), &job.id, &step, sender)?,
         };
         Ok((files, peers))
@@ -436,10 +436,10 @@ fn request(
     args: &mut StepArgs,
     job: &TargetJob,
     share: Option<StepShareRequest>,
-    listener: Option<&TcpListener>,
+    listener: Option<&CallbackListener>,
 ) -> Result<StepRequest, Failure> {
     let connect = listener
-        .map(|listener| listener.local_addr().map(|address| address.to_string()))
+        .map(|listener| listener.address().map(|address| address.to_string()))
         .transpose()
         .map_err(|e| failed("listen for the nodes", e))?;
     Ok(StepRequest {
@@ -465,7 +465,8 @@ fn request(
         share,
         connect: connect.unwrap_or_default(),
         terminal: args.pty.then(terminal::size),
-        key: secret().map_err(|e| failed("read /dev/urandom", e))?,
+        key: listener.map_or_else(String::new, |one| one.key.clone()),
+        certificate: listener.map_or_else(String::new, |one| one.certificate().to_owned()),
     })
 }
 
@@ -585,12 +586,6 @@ fn listen_address() -> SocketAddr {
         .and_then(|text| text.parse().ok())
         .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     SocketAddr::new(ip, 0)
-}
-
-fn secret() -> std::io::Result<String> {
-    let mut bytes = [0u8; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What describes

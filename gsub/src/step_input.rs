@@ -1,11 +1,11 @@
 //! grun's stdin on its way to the tasks of a step. A thread of its own reads it, since it may be silent for ever, and sends each
 //! node as much as has room there: [`STEP_INPUT_WINDOW_BYTES`] that the tasks have not taken.
 
+use crate::step_connection::StepConnection;
 use crate::step_stream::StreamSender;
 use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Condvar, Mutex};
 
 const PIECE_BYTES: usize = 32 << 10;
@@ -34,7 +34,7 @@ pub fn reads(text: &str) -> Result<InputRanks, String> {
 /// How a node of the step is reached.
 enum PeerWay {
     /// It called back.
-    Dialled(Mutex<TcpStream>),
+    Connection(Arc<StepConnection>),
     Stream(Arc<StreamSender>),
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct Peer {
 pub(crate) type Peers = BTreeMap<u32, Arc<Peer>>;
 
 impl Peer {
-    pub fn new(stream: TcpStream) -> Arc<Self> {
-        Self::by(PeerWay::Dialled(Mutex::new(stream)))
+    pub fn by_connection(connection: Arc<StepConnection>) -> Arc<Self> {
+        Self::by(PeerWay::Connection(connection))
     }
 
     pub fn by_stream(sender: Arc<StreamSender>) -> Arc<Self> {
@@ -70,10 +70,7 @@ impl Peer {
     pub fn send(&self, input: &StepInput) {
         match &self.way {
             PeerWay::Stream(sender) => sender.send(input),
-            PeerWay::Dialled(stream) => {
-                let mut stream = stream.lock().expect("no panic while held");
-                let _ = stream.write_all(&input.frame());
-            }
+            PeerWay::Connection(connection) => drop(connection.send(&input.frame())),
         }
     }
 

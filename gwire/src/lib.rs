@@ -10,3 +10,4 @@ pub mod node_protocol;
 pub mod permits;
 pub mod record_json;
 pub mod row;
+pub mod step_tls;

@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gwire"],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
-    ("gstepd", &["gmodel", "gsys"]),
+    ("gstepd", &["gmodel", "gsys", "gwire"]),
     // gpud runs it; it never links what a daemon links.
     ("gcheck", &["gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),

@@ -198,8 +198,12 @@ pub async fn refuse_step(order: StepOrder, text: String) {
     };
     let words = [hello.frame(), StepOutput::Refused { text }.frame()].concat();
     let say = async {
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        stream.write_all(&words).await
+        let config = gwire::step_tls::client_config(&order.certificate)?;
+        let stream = tokio::net::TcpStream::connect(address).await?;
+        let grun = tokio_rustls::TlsConnector::from(config);
+        let mut stream = grun.connect(gwire::step_tls::server_name(), stream).await?;
+        stream.write_all(&words).await?;
+        anyhow::Ok(stream.shutdown().await?)
     };
     // A grun that is gone needs no answer.
     let _ = tokio::time::timeout(std::time::Duration::from_secs(5), say).await;

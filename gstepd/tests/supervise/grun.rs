@@ -1,18 +1,21 @@
-//! The other end of a step, as grun will be: listens, checks the key, collects what the tasks write and how they end.
+//! The other end of a step, in place of grun: listens, checks the key, collects what the tasks write and how they end.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use gmodel::ExitCode;
 use gmodel::run::Usage;
 use gmodel::supervise::{StepInput, StepOrder, StepOutput, StepStream};
+use gwire::step_tls::StepIdentity;
+use rustls::{ServerConnection, StreamOwned};
 
 use super::bench::wait_for;
 
 pub struct Grun {
     listener: TcpListener,
+    identity: StepIdentity,
     key: String,
 }
 
@@ -29,7 +32,7 @@ pub struct StepOutcome {
 }
 
 pub struct TaskConnection {
-    stream: TcpStream,
+    stream: StreamOwned<ServerConnection, TcpStream>,
     received: Vec<u8>,
 }
 
@@ -39,6 +42,7 @@ impl Grun {
         listener.set_nonblocking(true).unwrap();
         Grun {
             listener,
+            identity: StepIdentity::new().unwrap(),
             key: "open sesame".into(),
         }
     }
@@ -54,6 +58,7 @@ impl Grun {
             nodes: vec!["n1".into()],
             connect: self.listener.local_addr().unwrap().to_string(),
             key: self.key.clone(),
+            certificate: self.identity.pin.clone(),
             ..StepOrder::default()
         }
     }
@@ -65,7 +70,7 @@ impl Grun {
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         let mut connection = TaskConnection {
-            stream,
+            stream: StreamOwned::new(self.identity.connection().unwrap(), stream),
             received: Vec::new(),
         };
         match connection.next() {
@@ -85,9 +90,11 @@ impl TaskConnection {
                 return Some(output);
             }
             let mut buffer = [0; 4096];
-            match self.stream.read(&mut buffer).expect("gstepd sends nothing") {
-                0 => return None,
-                count => self.received.extend_from_slice(&buffer[..count]),
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return None,
+                Err(e) => panic!("gstepd sends nothing: {e}"),
             }
         }
     }

@@ -42,7 +42,11 @@ pub struct StepRequest {
     pub share: Option<StepShareRequest>,
     /// `ADDRESS:PORT`, numeric. Empty: grun opens a stream to each node of the step.
     pub connect: String,
+    /// The secret by which the nodes prove themselves there.
     pub key: String,
+    /// SHA-256 of the certificate that grun shows there, in hexadecimal.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub certificate: String,
     /// The first task gets a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,

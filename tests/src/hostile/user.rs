@@ -242,12 +242,12 @@ fn posts(ground: &Ground) -> Vec<HostileRequest> {
     let plain = json!({"hold": true, "request": {"gpus": null}, "launch": {"work_dir": ground.dir, "stdout": "/dev/null"}});
     let submit = |spec: Value| json!({"spec": spec, "script": "#!/bin/sh\nexit 0\n", "environment": ["PATH=/usr/bin:/bin"], "client_key": null});
     let share = json!({"cpus_per_task": 1, "gpus": {"count": 1, "gpu_type": "h100", "per": "task"}, "mem_bytes": 1, "mem_per_cpu_bytes": 1, "mem_per_gpu_bytes": 1, "overlap": true});
+    let pin = "0".repeat(64);
     let step = json!({
         "argv": ["true"], "environment": ["A=1"], "work_dir": "/tmp", "name": "s", "nodes": 1, "ntasks": 1, "ntasks_per_node": 1, "nodelist": "node1", "exclude": "",
-        "relative": 0, "cyclic": true, "share": share, "connect": "127.0.0.1:9", "key": "k",
+        "relative": 0, "cyclic": true, "share": share, "connect": "127.0.0.1:9", "key": "k", "certificate": pin,
     });
-    let bare_step =
-        json!({"argv": ["true"], "ntasks_per_node": 1, "connect": "127.0.0.1:9", "key": "k"});
+    let bare_step = json!({"argv": ["true"], "ntasks_per_node": 1, "connect": "127.0.0.1:9", "key": "k", "certificate": pin});
     let used = json!({"cpu_user_micros": 1, "cpu_system_micros": 1, "peak_memory_bytes": 1, "oom_kills": 0, "gpu": {"sampled_ms": 1, "energy_mj": 1, "power_peak_mw": 1}});
     let change = json!({
         "time_limit_secs": 60, "nice": 1, "name": "n", "comment": "c", "partition": "main", "account": "a", "qos": "q", "begin": "2026-01-01T00:00:00Z", "requeue": true,

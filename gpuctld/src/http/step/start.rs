@@ -214,6 +214,23 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
             "an argument or variable has a NUL byte in it",
         ));
     }
+    check_way_back(request)?;
+    let type_bytes = request
+        .share
+        .iter()
+        .filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref())
+        .map(String::len)
+        .max();
+    if type_bytes > Some(MAX_TYPE_BYTES) {
+        return Err(ApiError::invalid(format!(
+            "the GPU type of the step has more than {MAX_TYPE_BYTES} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// How the nodes reach grun: by a connection with a secret and a certificate, or by streams of its own.
+fn check_way_back(request: &StepRequest) -> Result<(), ApiError> {
     let is_stream = request.connect.is_empty();
     if !is_stream && request.connect.parse::<SocketAddr>().is_err() {
         return Err(ApiError::invalid(format!(
@@ -231,16 +248,10 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
             "key has to have 1 to {MAX_KEY_BYTES} bytes"
         )));
     }
-    let type_bytes = request
-        .share
-        .iter()
-        .filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref())
-        .map(String::len)
-        .max();
-    if type_bytes > Some(MAX_TYPE_BYTES) {
-        return Err(ApiError::invalid(format!(
-            "the GPU type of the step has more than {MAX_TYPE_BYTES} bytes"
-        )));
+    if !is_stream && !gwire::step_tls::is_pin(&request.certificate) {
+        return Err(ApiError::invalid(
+            "certificate has to be a SHA-256 in hexadecimal",
+        ));
     }
     Ok(())
 }
@@ -297,6 +308,7 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         node_tasks: layout.iter().map(tasks).collect(),
         connect: request.connect.clone(),
         key: request.key.clone(),
+        certificate: request.certificate.clone(),
         terminal: request.terminal,
         detached_secs: 0,
         cpus_per_task: request

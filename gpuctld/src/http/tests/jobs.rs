@@ -370,7 +370,7 @@ async fn a_step_goes_to_the_nodes_of_its_job() {
         .submit(&alice(), json!({"request": {"ntasks": 2}}))
         .await;
     let here = via(node, Role::Compute, 1000, "alice");
-    let step = json!({"argv": ["/bin/hostname"], "connect": "127.0.0.1:4000", "key": "k", "work_dir": "/"});
+    let step = json!({"argv": ["/bin/hostname"], "connect": "127.0.0.1:4000", "key": "k", "certificate": "0".repeat(64), "work_dir": "/"});
     assert!(
         pool.refused(&alice(), "POST", "/v1/jobs/1/steps", step.clone())
             .await
@@ -454,6 +454,13 @@ async fn a_step_goes_to_the_nodes_of_its_job() {
         pool.refused(&here, "POST", "/v1/jobs/1/steps", bad)
             .await
             .contains("more than 64 bytes")
+    );
+    let mut bad = step.clone();
+    bad["certificate"] = json!("abc");
+    assert!(
+        pool.refused(&here, "POST", "/v1/jobs/1/steps", bad)
+            .await
+            .contains("certificate has to be a SHA-256")
     );
     let mut bad = step;
     bad["connect"] = json!("localhost:4000");
