@@ -24,6 +24,8 @@ pub enum Answer {
     Json(u16, String),
     /// Hang up without an answer, after the request was read.
     HangUp,
+    /// The connection becomes a stream with these bytes, and ends.
+    Stream(Vec<u8>),
 }
 
 impl Answer {
@@ -188,6 +190,12 @@ fn serve(stream: UnixStream, seen: &Mutex<Vec<Request>>, handler: &dyn Fn(&Reque
             .push(request.clone());
         match handler(&request) {
             Answer::HangUp => return,
+            Answer::Stream(bytes) => {
+                let head =
+                    "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: gpupool-stream\r\n\r\n";
+                let _ = stream.write_all(&[head.as_bytes(), &bytes].concat());
+                return;
+            }
             Answer::Json(status, body) => {
                 let head = format!(
                     "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n",

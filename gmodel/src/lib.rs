@@ -35,6 +35,7 @@ pub mod licence;
 pub mod mig;
 pub mod node;
 pub mod option_table;
+pub mod output_stream;
 mod own_keys;
 pub mod partition;
 pub mod partition_list;

@@ -207,6 +207,9 @@ pub enum SupervisorReport {
     Unknown,
 }
 
+/// Holds the [`crate::output_stream::OutputOrder`] of `gstepd --read-output`, as JSON.
+pub const OUTPUT_ORDER_VARIABLE: &str = "GPUPOOL_OUTPUT_ORDER";
+
 /// Tasks that a step may have on one node. Each holds three pipes of gstepd's and, while it starts, two descriptors more.
 pub const MAX_NODE_TASKS: u32 = 1024;
 

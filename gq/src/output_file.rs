@@ -1,82 +1,69 @@
-//! `gq --follow`: a job's output file as it grows, until the job is over.
-//!
-//! Reads the file on this machine with the rights of the caller; the controller only says where it is
-//! and whether the job has ended.
+//! `gq --output` and `gq --follow`: a job's output file, which its node reads and the controller relays. Where a connection breaks it
+//! is made again from the byte that came last.
 
-use crate::job_lookup::jobs_named;
+use crate::job_lookup::{job_path, jobs_named};
+use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
+use gmodel::JobState;
+use gmodel::output_stream::{FileIdentity, OutputFrame};
 use gmodel::reason::ReasonCode;
-use gmodel::{JobState, byte_text};
-use gwire::api::JobRow;
-use gwire::client::Client;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use gwire::api::{JobRow, OutputQuery};
+use gwire::client::{Client, ClientError, path_with_query};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Pause between looks at the file.
-const LOOK: Duration = Duration::from_millis(250);
 /// Pause between questions to the controller.
 const ASK: Duration = Duration::from_secs(1);
+/// Pause between attempts to connect.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// A running job's file that is missing for so long is spoken of.
 const MISSING: Duration = Duration::from_secs(5);
+/// For a connection: of a file that is followed, and of one that is only printed.
+const FOLLOW_PATIENCE: Duration = Duration::from_secs(60);
+const PRINT_PATIENCE: Duration = Duration::from_secs(5);
+/// A lost connection is told after this.
+const ANNOUNCE_AFTER: Duration = Duration::from_secs(2);
 
-/// Prints the output of a job until it ends. The exit code is 0 whatever the job's was.
-pub(crate) fn follow(client: &mut Client, name: &str) -> Outcome {
-    let mut job = the_job(client, name)?;
-    let path = output_path(&job)?;
-    let mut out = stdout()?;
-    let mut tail = Tail::new(path);
-    let mut asked = Instant::now();
-    let mut waiting_since = Instant::now();
-    let mut said = None;
+/// What of a job's output is wanted.
+pub(crate) struct OutputChoice<'a> {
+    pub job: &'a str,
+    pub stderr: bool,
+    /// Only the last lines.
+    pub tail: Option<u64>,
+    /// Until the job is over.
+    pub follow: bool,
+}
+
+/// Prints the output of a job. The exit code is 0 whatever the job's was.
+pub(crate) fn print(client: &mut Client, choice: OutputChoice<'_>) -> Outcome {
+    let mut job = the_job(client, choice.job)?;
+    let mut reading = Reading {
+        choice,
+        place: None,
+        connected: Instant::now(),
+        missing_since: None,
+        said: None,
+        out: stdout()?,
+    };
     loop {
-        // The state is older than the look: what a finished job wrote is all there to be read.
-        let over = job.state.is_final();
-        let state = job.state;
-        let read = tail.copy(&mut out)?;
-        out.flush()?;
-        if over {
-            if !tail.found {
-                return Err(never_written(&job, &tail.path));
+        if job.state == JobState::Pending {
+            reading.wait_for_start(&job)?;
+        } else {
+            let follow = reading.choice.follow && !job.state.is_final();
+            match reading.read(client, &mut job, follow) {
+                Ok(()) if !follow && reading.place.is_none() => {
+                    return Err(never_written(&job, reading.choice.stderr));
+                }
+                Ok(()) if !follow => return Ok(0),
+                Ok(()) => {}
+                Err(ReadError::Lost(text)) => reading.bear(&text)?,
+                Err(ReadError::Failed(failure)) => return Err(failure),
             }
-            return Ok(0);
         }
-        if state == JobState::Pending {
-            waiting_since = Instant::now();
-            if said != Some(state) {
-                let reason = Some(&job.reason)
-                    .filter(|reason| **reason != ReasonCode::None)
-                    .map(|reason| format!(" ({reason})"))
-                    .unwrap_or_default();
-                writeln!(
-                    std::io::stderr(),
-                    "gq: job {} waits{reason}; its output follows when it starts",
-                    job.shown_id
-                )?;
-                said = Some(state);
-            }
-        } else if !tail.found && waiting_since.elapsed() > MISSING && said != Some(state) {
-            let path = tail.path.display();
-            writeln!(
-                std::io::stderr(),
-                "gq: job {} runs on {}, and {path} is not there yet. Is it on a file system this machine sees?",
-                job.shown_id,
-                job.nodelist
-            )?;
-            said = Some(state);
-        }
-        if !read {
-            std::thread::sleep(LOOK);
-        }
-        if asked.elapsed() >= ASK {
-            job = the_job(client, name)?;
-            asked = Instant::now();
-        }
+        reading.out.flush()?;
+        job = the_job(client, reading.choice.job)?;
     }
 }
 
@@ -94,108 +81,206 @@ fn the_job(client: &mut Client, name: &str) -> Result<JobRow, Failure> {
     }
 }
 
-fn output_path(job: &JobRow) -> Result<PathBuf, Failure> {
-    let bytes = |text: &str| OsString::from_vec(byte_text::to_bytes(text).into_owned());
-    let path = Path::new(&bytes(&job.work_dir)).join(bytes(&job.stdout));
-    if job.stdout.is_empty() || path == Path::new("/dev/null") {
-        return Err(Failure::new(format_args!(
-            "job {} writes to no file, so there is nothing to follow",
-            job.shown_id
-        )));
-    }
-    Ok(path)
-}
-
-fn never_written(job: &JobRow, path: &Path) -> Failure {
-    let end = if job.end_text.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", job.end_text)
+fn never_written(job: &JobRow, stderr: bool) -> Failure {
+    let end = match (job.state.is_final(), job.end_text.as_str()) {
+        (false, _) => "runs".to_owned(),
+        (true, "") => format!("is over ({})", job.state),
+        (true, text) => format!("is over ({}: {text})", job.state),
     };
     Failure::new(format_args!(
-        "job {} is over ({}{end}), and there is no {} here",
+        "job {} {}, and there is no {} on {}",
         job.shown_id,
-        job.state,
-        path.display()
+        printable(&end),
+        printable(path_of(job, stderr)),
+        job.nodelist.split(',').next().unwrap_or("its node"),
     ))
 }
 
-/// A growing file: where it is and what has been read.
-struct Tail {
-    path: PathBuf,
-    file: Option<File>,
-    position: u64,
-    found: bool,
+fn path_of(job: &JobRow, stderr: bool) -> &str {
+    match stderr {
+        true => &job.stderr,
+        false => &job.stdout,
+    }
 }
 
-impl Tail {
-    fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            file: None,
-            position: 0,
-            found: false,
+/// A file on its way here.
+struct Reading<'a, W> {
+    choice: OutputChoice<'a>,
+    /// Up to where it was printed.
+    place: Option<Place>,
+    /// When there was a connection last.
+    connected: Instant,
+    missing_since: Option<Instant>,
+    /// For which state something was said.
+    said: Option<JobState>,
+    out: W,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    file: FileIdentity,
+    position: u64,
+}
+
+enum ReadError {
+    /// The connection: another one may do better.
+    Lost(String),
+    Failed(Failure),
+}
+
+impl From<Failure> for ReadError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl<W: Write> Reading<'_, W> {
+    fn wait_for_start(&mut self, job: &JobRow) -> Result<(), Failure> {
+        let reason = Some(&job.reason).filter(|reason| **reason != ReasonCode::None);
+        let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
+        if !self.choice.follow {
+            return Err(Failure::new(format_args!(
+                "job {} waits{reason} and has no output yet. gq --follow waits for it",
+                job.shown_id
+            )));
         }
+        if self.said.replace(job.state) != Some(job.state) {
+            let id = &job.shown_id;
+            say(&format!(
+                "job {id} waits{reason}; its output follows when it starts"
+            ))?;
+        }
+        self.connected = Instant::now();
+        std::thread::sleep(ASK);
+        Ok(())
     }
 
-    /// Copies what is new; true if there was something.
-    fn copy(&mut self, out: &mut impl Write) -> Result<bool, Failure> {
-        self.open_again()?;
-        let Some(file) = &mut self.file else {
-            return Ok(false);
-        };
-        let cannot = |error: std::io::Error| {
-            Failure::new(format_args!("cannot read {}: {error}", self.path.display()))
-        };
-        // A new attempt of the job begins the file anew.
-        if file.metadata().map_err(cannot)?.len() < self.position {
-            self.position = file.seek(SeekFrom::Start(0)).map_err(cannot)?;
-        }
-        let mut buffer = vec![0; 64 << 10];
-        let mut copied = false;
+    /// One connection: to the end of the file, or with `follow` until the job is in another state.
+    fn read(
+        &mut self,
+        client: &mut Client,
+        job: &mut JobRow,
+        follow: bool,
+    ) -> Result<(), ReadError> {
+        let (mut socket, mut incoming) = self.connect(client, follow)?;
+        socket.set_read_timeout(Some(ASK)).map_err(lost)?;
+        let mut asked = Instant::now();
+        let mut piece = vec![0; 64 << 10];
         loop {
-            let count = match file.read(&mut buffer) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                other => other.map_err(cannot)?,
-            };
-            if count == 0 {
-                return Ok(copied);
+            let mut from = 0;
+            while let Some((frame, used)) = OutputFrame::read(&incoming[from..]).map_err(lost)? {
+                from += used;
+                if self.take(frame)? {
+                    return Ok(());
+                }
             }
-            self.position += count as u64;
-            copied = true;
-            out.write_all(&buffer[..count])?;
+            incoming.drain(..from);
+            if follow && asked.elapsed() >= ASK {
+                self.out.flush().map_err(Failure::from)?;
+                self.say_missing(job)?;
+                let state = job.state;
+                *job = the_job(client, self.choice.job)?;
+                asked = Instant::now();
+                if job.state != state && (job.state.is_final() || job.state == JobState::Pending) {
+                    return Ok(());
+                }
+            }
+            match socket.read(&mut piece) {
+                Ok(0) => return Err(ReadError::Lost("the connection ended".to_owned())),
+                Ok(count) => incoming.extend_from_slice(&piece[..count]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(lost(e)),
+            }
+            self.connected = Instant::now();
         }
     }
 
-    /// Opens the file where it is not open, or where another file has its name now.
-    fn open_again(&mut self) -> Result<(), Failure> {
-        let named = match std::fs::metadata(&self.path) {
-            Ok(named) if named.is_file() => named,
-            Ok(_) => {
-                return Err(Failure::new(format_args!(
-                    "{} is no file, so there is nothing to follow",
-                    self.path.display()
-                )));
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => {
-                return Err(Failure::new(format_args!(
-                    "cannot read {}: {error}",
-                    self.path.display()
-                )));
-            }
+    fn connect(&self, client: &Client, follow: bool) -> Result<(UnixStream, Vec<u8>), ReadError> {
+        let query = OutputQuery {
+            stderr: self.choice.stderr,
+            file: self
+                .place
+                .map_or(String::new(), |place| place.file.to_string()),
+            position: self.place.map_or(0, |place| place.position),
+            tail: self.choice.tail,
+            follow,
         };
-        let same = self
-            .file
-            .as_ref()
-            .and_then(|file| file.metadata().ok())
-            .is_some_and(|open| (open.dev(), open.ino()) == (named.dev(), named.ino()));
-        if !same {
-            let file = File::open(&self.path).map_err(|error| {
-                Failure::new(format_args!("cannot read {}: {error}", self.path.display()))
-            })?;
-            (self.file, self.position, self.found) = (Some(file), 0, true);
+        let path = path_with_query(&job_path(self.choice.job, "/output"), &query);
+        client.open_stream(&path).map_err(|e| match e {
+            ClientError::Refused { ref code, .. }
+                if code != "unavailable" && !e.is_unreachable() =>
+            {
+                ReadError::Failed(e.into())
+            }
+            e => ReadError::Lost(e.to_string()),
+        })
+    }
+
+    /// True for the last frame.
+    fn take(&mut self, frame: OutputFrame) -> Result<bool, ReadError> {
+        match frame {
+            OutputFrame::File { file, position } => {
+                self.place = Some(Place { file, position });
+                self.missing_since = None;
+            }
+            OutputFrame::Data(bytes) => {
+                let place = self
+                    .place
+                    .as_mut()
+                    .ok_or_else(|| ReadError::Lost("bytes of no file".to_owned()))?;
+                place.position += bytes.len() as u64;
+                self.out.write_all(&bytes).map_err(Failure::from)?;
+            }
+            OutputFrame::Missing => self.missing_since = Some(Instant::now()),
+            OutputFrame::End => return Ok(true),
+            OutputFrame::Refused(text) => {
+                return Err(Failure::new(format_args!("{}", printable(&text))).into());
+            }
+            OutputFrame::Unknown => {}
+        }
+        Ok(false)
+    }
+
+    fn say_missing(&mut self, job: &JobRow) -> Result<(), Failure> {
+        let is_missing = self
+            .missing_since
+            .is_some_and(|since| since.elapsed() >= MISSING);
+        if is_missing && self.said.replace(job.state) != Some(job.state) {
+            let path = printable(path_of(job, self.choice.stderr)).into_owned();
+            let (id, nodes) = (&job.shown_id, &job.nodelist);
+            say(&format!(
+                "job {id} runs on {nodes}, and {path} is not there yet"
+            ))?;
         }
         Ok(())
     }
+
+    /// A connection was lost: said after a while, and after a longer one the end.
+    fn bear(&mut self, text: &str) -> Result<(), Failure> {
+        let patience = match self.choice.follow {
+            true => FOLLOW_PATIENCE,
+            false => PRINT_PATIENCE,
+        };
+        let silent = self.connected.elapsed();
+        if silent >= patience {
+            return Err(Failure::new(format_args!("{}", printable(text))));
+        }
+        if silent >= ANNOUNCE_AFTER
+            && self.said.replace(JobState::Unknown) != Some(JobState::Unknown)
+        {
+            say(&format!("{}; trying again", printable(text)))?;
+        }
+        std::thread::sleep(RETRY_PAUSE);
+        Ok(())
+    }
+}
+
+fn lost(error: impl std::fmt::Display) -> ReadError {
+    ReadError::Lost(error.to_string())
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    writeln!(std::io::stderr(), "gq: {text}")?;
+    Ok(())
 }

@@ -3,12 +3,14 @@
 use crate::job_column::{self, JobColumn};
 use crate::job_filter::JobFilter;
 use crate::job_format::{self, ListingForm, fields};
+use crate::output_file::{self, OutputChoice};
 use crate::queue_listing::{self, QueueListing};
-use crate::{one_job, output_file, priority_listing, start_listing, step_listing};
+use crate::{one_job, priority_listing, start_listing, step_listing};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::pages::ManPage;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gwire::api::{JobQuery, JobRowKey};
+use gwire::client::Client;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -54,6 +56,7 @@ Examples:
   gq --start --me       when yours are expected to start; of arrays the next task
   gq --prio --me        the priorities of yours, and what they are made of
   gq --follow 17        its output, as it comes
+  gq --tail 20 --output 17   the last lines of it, also when the job is over
   gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
 
@@ -166,6 +169,15 @@ struct QueueArgs {
     /// Print a job's output until it ends
     #[arg(long, value_name = "JOB", group = "about_one")]
     follow: Option<String>,
+    /// Print a job's output so far, also of one that is over
+    #[arg(long, value_name = "JOB", group = "about_one")]
+    output: Option<String>,
+    /// With --follow or --output: only the last lines
+    #[arg(long, value_name = "LINES", requires = "about_one", conflicts_with_all = ["why", "log", "script"])]
+    tail: Option<u64>,
+    /// With --follow or --output: the file of the job's errors, where it has one of its own
+    #[arg(long, requires = "about_one", conflicts_with_all = ["why", "log", "script"])]
+    stderr: bool,
     /// What the controller and the nodes did for a job
     #[arg(long, value_name = "JOB", group = "about_one")]
     log: Option<String>,
@@ -222,12 +234,8 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
     args.cluster.check(&mut client)?;
-    match (&args.why, &args.follow, &args.log, &args.script) {
-        (Some(job), ..) => return one_job::why(&mut client, job, args.json),
-        (_, Some(job), ..) => return output_file::follow(&mut client, job),
-        (.., Some(job), _) => return one_job::log(&mut client, job, args.json),
-        (.., Some(job)) => return one_job::script(&mut client, job),
-        (None, None, None, None) => {}
+    if let Some(outcome) = about_one(&mut client, &args) {
+        return outcome;
     }
     if args.start && squeue.is_none() && !args.chooses_form() {
         let query = args.query(&args.filter)?;
@@ -274,6 +282,23 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
         ),
         (None, None) => listing.print(&mut client),
     }
+}
+
+/// What is asked about a single job, where the words do.
+fn about_one(client: &mut Client, args: &QueueArgs) -> Option<Outcome> {
+    match (&args.why, &args.log, &args.script) {
+        (Some(job), ..) => return Some(one_job::why(client, job, args.json)),
+        (_, Some(job), _) => return Some(one_job::log(client, job, args.json)),
+        (.., Some(job)) => return Some(one_job::script(client, job)),
+        (None, None, None) => {}
+    }
+    let choice = OutputChoice {
+        job: args.follow.as_ref().or(args.output.as_ref())?,
+        stderr: args.stderr,
+        tail: args.tail,
+        follow: args.follow.is_some(),
+    };
+    Some(output_file::print(client, choice))
 }
 
 /// The form of the listing: that of the options, else of the variables, else that of squeue or our own.
@@ -406,6 +431,7 @@ impl QueueArgs {
         let about_one = [
             ("why", &self.why),
             ("follow", &self.follow),
+            ("output", &self.output),
             ("log", &self.log),
             ("script", &self.script),
         ];

@@ -384,36 +384,85 @@ fn json_is_one_line_of_the_contract() {
 }
 
 #[test]
-fn output_is_followed_to_its_end() {
-    let dir = std::env::temp_dir().join(format!("gq-follow-{}", std::process::id()));
-    std::fs::create_dir(&dir).unwrap();
-    let (file, asked) = (dir.join("out"), std::sync::atomic::AtomicU32::new(0));
-    std::fs::write(&file, "first\n").unwrap();
-    let path = file.clone();
-    let controller = FakeController::start(move |_| {
-        let state = match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => "RUNNING",
-            // What the job writes last is there before the controller knows that it is over.
-            _ => {
-                std::fs::write(&path, "first\nlast\n").unwrap();
-                "COMPLETED"
-            }
+fn output_is_followed_to_its_end_over_a_connection_that_breaks() {
+    use gmodel::output_stream::{FileIdentity, OutputFrame};
+    let file = |position| OutputFrame::File {
+        file: FileIdentity {
+            device: 1,
+            inode: 2,
+        },
+        position,
+    };
+    let streams = std::sync::atomic::AtomicU32::new(0);
+    let controller = FakeController::start(move |request| {
+        if !request.path.contains("/output") {
+            let state = match streams.load(std::sync::atomic::Ordering::Relaxed) {
+                0 => "RUNNING",
+                _ => "COMPLETED",
+            };
+            return Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "shown_id": "7", "state": state, "stdout": "/out"}]}).to_string());
+        }
+        let frames = match streams.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => vec![file(0), OutputFrame::Data(b"first\n".to_vec())],
+            _ => vec![
+                file(6),
+                OutputFrame::Data(b"last\n".to_vec()),
+                OutputFrame::End,
+            ],
         };
-        Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "shown_id": "7", "state": state, "work_dir": "/", "stdout": path}]}).to_string())
+        Answer::Stream(frames.iter().flat_map(OutputFrame::bytes).collect())
     });
     assert_eq!(
-        controller.run(GQ, &["--follow", "7"]).text(),
+        controller.run(GQ, &["--follow", "7", "--tail", "9"]).text(),
         "first\nlast\n"
     );
-    std::fs::remove_dir_all(dir).unwrap();
-    check(
-        GQ,
-        &["--follow", "98_1"],
-        expect![[r#"
-        stderr: gq: job 98_1 writes to no file, so there is nothing to follow
-        exit: Some(1)
-    "#]],
+    let asked: Vec<String> = controller
+        .requests()
+        .into_iter()
+        .map(|request| request.path)
+        .filter(|path| path.contains("/output"))
+        .collect();
+    assert_eq!(
+        asked,
+        [
+            "/v1/jobs/7/output?file=&follow=true&position=0&stderr=false&tail=9",
+            "/v1/jobs/7/output?file=1.2&follow=false&position=6&stderr=false&tail=9"
+        ]
     );
+}
+
+#[test]
+fn output_that_cannot_be_read_is_an_error_without_control_characters() {
+    use gmodel::output_stream::OutputFrame;
+    let of = |frames: Vec<OutputFrame>, words: &[&str]| {
+        let controller = FakeController::start(move |request| {
+            if request.path.contains("/output") {
+                return Answer::Stream(frames.iter().flat_map(OutputFrame::bytes).collect());
+            }
+            Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "shown_id": "7", "state": "FAILED", "nodelist": "n1", "stdout": "/o\u{1b}ut"}]}).to_string())
+        });
+        controller.run(GQ, words).text()
+    };
+    expect![[r#"
+        stderr: gq: cannot read /o?ut: Permission denied
+        exit: Some(1)
+    "#]]
+    .assert_eq(&of(
+        vec![OutputFrame::Refused(
+            "cannot read /o\u{1b}ut: Permission denied".into(),
+        )],
+        &["--output", "7"],
+    ));
+    expect![[r#"
+        stderr: gq: job 7 is over (FAILED), and there is no /o?ut on n1
+        exit: Some(1)
+    "#]]
+    .assert_eq(&of(
+        vec![OutputFrame::Missing, OutputFrame::End],
+        &["--output", "7"],
+    ));
+    let usage = of(Vec::new(), &["--tail", "3", "7"]);
+    assert!(usage.contains("exit: Some(2)"), "{usage}");
 }
 
 #[test]

@@ -91,29 +91,9 @@ pub fn identity(setup: &RunSetup) -> Identity {
     }
 }
 
-/// Private directories of the job, seen in the place of the node's. A bind over the directory of the sources hides these, so that
-/// bind comes last.
+/// Private directories of the job.
 pub fn binds(setup: &RunSetup) -> Vec<Bind> {
-    let pairs = [
-        (&setup.private_shm, "/dev/shm"),
-        (&setup.private_tmp, "/tmp"),
-    ];
-    let asked = pairs.into_iter().filter(|(source, _)| !source.is_empty());
-    let mut binds: Vec<Bind> = asked
-        .map(|(source, target)| Bind {
-            source: source.into(),
-            target: target.into(),
-        })
-        .collect();
-    let hides_sources = |bind: &Bind| binds_source_below(setup, &bind.target);
-    binds.sort_by_key(hides_sources);
-    binds
-}
-
-fn binds_source_below(setup: &RunSetup, target: &Path) -> bool {
-    [&setup.private_tmp, &setup.private_shm]
-        .iter()
-        .any(|source| Path::new(source).starts_with(target))
+    Bind::of_private_dirs(&setup.private_shm, &setup.private_tmp)
 }
 
 /// `NAME=value` lines as pairs.

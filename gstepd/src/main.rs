@@ -1,6 +1,7 @@
 //! gstepd, the supervisor of one run on one node: owns the job's processes from start to end and writes `exit.json`.
 //! Started by gpud, which it does not need any more after that: gpud may end, restart or be upgraded at any time.
-//! One thread, one control socket, one record. With `--hook` it supervises a prolog or an epilog instead. Source: slurmstepd's place in Slurm.
+//! One thread, one control socket, one record. With `--hook` it supervises a prolog or an epilog instead, with `--read-output` it reads a
+//! file for a client. Source: slurmstepd's place in Slurm.
 
 mod attached_link;
 mod batch;
@@ -12,6 +13,7 @@ mod job_processes;
 mod life;
 mod login_environment;
 mod mark_socket;
+mod output_reader;
 mod pam_session;
 mod record;
 mod resource_limits;
@@ -42,6 +44,7 @@ use supervisor::Supervisor;
 const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --stand-by SPOOL/runs ROOM
        gstepd --hook SPOOL/runs/RUN prolog|epilog
+       gstepd --read-output
 Started by gpud, never by hand: see gpud(8).";
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         ["--hook", dir, kind] if hook::KINDS.contains(&kind) => {
             outcome(hook::supervise(Path::new(dir), kind))
         }
+        ["--read-output"] => outcome(output_reader::serve()),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

@@ -16,6 +16,28 @@ pub struct Bind {
     pub target: PathBuf,
 }
 
+impl Bind {
+    /// A job's private directories, seen in the place of the node's; an empty source is none. A bind over the directory of the sources
+    /// hides these, so that bind comes last.
+    pub fn of_private_dirs(shm: &str, tmp: &str) -> Vec<Bind> {
+        let asked = [(shm, "/dev/shm"), (tmp, "/tmp")];
+        let asked = asked.into_iter().filter(|(source, _)| !source.is_empty());
+        let mut binds: Vec<Bind> = asked
+            .map(|(source, target)| Bind {
+                source: source.into(),
+                target: target.into(),
+            })
+            .collect();
+        let is_below = |target: &Path| {
+            [shm, tmp]
+                .iter()
+                .any(|one| Path::new(one).starts_with(target))
+        };
+        binds.sort_by_key(|bind| is_below(&bind.target));
+        binds
+    }
+}
+
 /// Prepared before the fork, entered in the child.
 #[derive(Debug)]
 pub(crate) struct PrivateMounts {

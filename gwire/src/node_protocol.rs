@@ -135,6 +135,13 @@ pub enum ToNode {
         run: gmodel::RunId,
         step: u32,
     },
+    /// As `OpenStream`, with a reader of a job's output. The run may be long over. A node of a release before does not answer.
+    OpenOutput {
+        stream: String,
+        run: gmodel::RunId,
+        user: gmodel::job::UserRef,
+        order: gmodel::output_stream::OutputOrder,
+    },
     /// The connection ends; `text` says why, for the node's log and `gpud status`.
     Refused {
         text: String,

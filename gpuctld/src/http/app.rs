@@ -13,6 +13,8 @@ use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
 use crate::http::step::stream_exchange::StreamExchange;
 use crate::pki::Pki;
+use gmodel::job::UserRef;
+use gmodel::output_stream::OutputOrder;
 use gmodel::run::RunUse;
 use gmodel::supervise::StepOrder;
 use gmodel::{JobId, NodeId, RunId};
@@ -43,14 +45,24 @@ pub trait NodeLinks: Send + Sync {
         run: RunId,
         order: StepOrder,
     ) -> NodeAnswer<'_, Result<(), String>>;
-    /// Asks a node to connect a stream with a step of a run. It comes as a request of its own, or does not.
+    /// Asks a node to connect a stream with something of a run. It comes as a request of its own, or does not.
     fn open_stream(
         &self,
         node: NodeId,
         run: RunId,
-        step: u32,
+        source: StreamSource,
         stream: String,
     ) -> NodeAnswer<'_, Result<(), String>>;
+}
+
+/// What a node connects a client's stream with.
+pub enum StreamSource {
+    Step(u32),
+    /// A file that its node reads as the user.
+    Output {
+        user: UserRef,
+        order: OutputOrder,
+    },
 }
 
 /// What handlers need besides the core.

@@ -22,7 +22,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use app::{App, NodeAnswer, NodeLinks};
+pub use app::{App, NodeAnswer, NodeLinks, StreamSource};
 pub use error::ApiError;
 pub use peer::{CertificateHolder, ForwarderAddress, Peer};
 
@@ -65,6 +65,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/update", post(job::control::update))
         .route("/v1/jobs/{id}", get(job::show::show))
         .route("/v1/jobs/{id}/script", get(job::show::script))
+        .route("/v1/jobs/{id}/output", get(step::output::open))
         .route("/v1/jobs/{id}/log", get(job::log::log))
         .route("/v1/jobs/{id}/why", get(forecast::why::why))
         .route("/v1/starts", get(forecast::why::starts))

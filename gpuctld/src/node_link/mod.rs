@@ -418,13 +418,13 @@ impl http::NodeLinks for NodeConnections {
         &self,
         node: NodeId,
         run: RunId,
-        step: u32,
+        source: http::StreamSource,
         stream: String,
     ) -> NodeAnswer<'_, Result<(), String>> {
         Box::pin(
             self.ask_node(node, run, move |answer| QuestionKind::Stream {
                 stream,
-                step,
+                source,
                 answer,
             }),
         )

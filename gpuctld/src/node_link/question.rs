@@ -1,6 +1,7 @@
 //! Questions to a node over its connection, beside its orders.
 
 use super::end::LinkEnd;
+use crate::http::StreamSource;
 use gcore::ctl::bounded_use;
 use gmodel::RunId;
 use gmodel::run::RunUse;
@@ -27,7 +28,7 @@ pub(super) enum QuestionKind {
     Step(Box<StepOrder>, AnswerSender<()>),
     Stream {
         stream: String,
-        step: u32,
+        source: StreamSource,
         answer: AnswerSender<()>,
     },
 }

@@ -5,6 +5,7 @@
 use super::end::{HEARTBEAT, LinkEnd, SILENCE};
 use super::question::{OpenQuestions, Question, QuestionKind, answer_sent};
 use crate::core_thread::CoreHandle;
+use crate::http::StreamSource;
 use crate::launch_orders;
 use crate::pki::NodeIdentity;
 use crate::seal::OrderSeal;
@@ -184,11 +185,19 @@ impl<'a, W: AsyncWrite + Unpin> OrderWriter<'a, W> {
             }
             QuestionKind::Stream {
                 stream,
-                step,
+                source,
                 answer,
             } => {
-                let sent = self.write(&ToNode::OpenStream { stream, run, step }).await;
-                return answer_sent(sent, answer);
+                let frame = match source {
+                    StreamSource::Step(step) => ToNode::OpenStream { stream, run, step },
+                    StreamSource::Output { user, order } => ToNode::OpenOutput {
+                        stream,
+                        run,
+                        user,
+                        order,
+                    },
+                };
+                return answer_sent(self.write(&frame).await, answer);
             }
             QuestionKind::Log(_) => ToNode::ReadLog {
                 question: number,

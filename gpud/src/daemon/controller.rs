@@ -4,6 +4,7 @@ use super::Daemon;
 use crate::controller::report::Reporter;
 use crate::gpu::check;
 use crate::input::DaemonInput;
+use crate::run::output::OutputRequest;
 use crate::run::{live_use, step_link, stream};
 use gcore::node::{NodeEvent, NodeInput};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
@@ -41,6 +42,12 @@ impl Daemon {
             ToNode::TellOrders { runs } => self.tell_orders(runs),
             ToNode::Step { run, step } => self.start_step(run, step),
             ToNode::OpenStream { stream, run, step } => self.open_stream(stream, run, step),
+            ToNode::OpenOutput {
+                stream,
+                run,
+                user,
+                order,
+            } => self.open_output(stream, OutputRequest { run, user, order }),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
         }
     }
@@ -64,6 +71,17 @@ impl Daemon {
         tokio::spawn(async move {
             if let Err(e) = stream::open(&site, &stream, run, step).await {
                 tracing::info!(%run, step, "stream: {e:#}");
+            }
+        });
+    }
+
+    /// As [`Self::open_stream`].
+    fn open_output(&self, stream: String, request: OutputRequest) {
+        let site = Arc::clone(&self.site);
+        tokio::spawn(async move {
+            let run = request.run;
+            if let Err(e) = stream::open_output(&site, &stream, request).await {
+                tracing::info!(%run, "stream of an output: {e:#}");
             }
         });
     }

@@ -6,6 +6,7 @@ pub mod end;
 pub mod failure;
 pub mod fence_audit;
 pub mod live_use;
+pub mod output;
 pub mod prepare;
 pub mod stand_by;
 pub mod standstill;

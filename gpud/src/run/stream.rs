@@ -2,6 +2,7 @@
 //! Bytes pass through unread.
 
 use crate::controller::identity::{CONTROLLER_NAME, Identity, dial};
+use crate::run::output::{self, OutputRequest};
 use crate::run::supervisor::SupervisorAddress;
 use crate::site::Site;
 use anyhow::{Context, Result, bail};
@@ -16,7 +17,8 @@ use hyper::header::{CONNECTION, HOST, UPGRADE};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional_with_sizes};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
@@ -34,9 +36,34 @@ const MAX_LINES: usize = 16;
 /// # Errors
 /// The controller cannot be reached, or no client waits.
 pub async fn open(site: &Site, stream: &str, run: RunId, step: u32) -> Result<()> {
+    let source = attach(site, run, step).await;
+    connect(site, stream, source).await
+}
+
+/// As [`open`], with a reader of a job's output.
+///
+/// # Errors
+/// As there.
+pub async fn open_output(site: &Site, stream: &str, request: OutputRequest) -> Result<()> {
+    match output::read(site, request).await {
+        Ok((socket, reader)) => {
+            let done = connect(site, stream, Ok(socket)).await;
+            reader.end().await;
+            done
+        }
+        Err(e) => connect::<UnixStream>(site, stream, Err(e)).await,
+    }
+}
+
+/// Carries the bytes between a source here and the client, or says why there is no source.
+async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
+    site: &Site,
+    stream: &str,
+    source: Result<T>,
+) -> Result<()> {
     let path = format!("/v1/streams/{stream}");
-    let mut step = match attach(site, run, step).await {
-        Ok(step) => step,
+    let mut source = match source {
+        Ok(source) => source,
         Err(e) => {
             let error = format!("{e:#}");
             let request = request(&path_with_query(&path, &StreamAnswer { error }));
@@ -53,7 +80,7 @@ pub async fn open(site: &Site, stream: &str, run: RunId, step: u32) -> Result<()
         bail!("the controller answered {}", answer.status());
     }
     let mut client = TokioIo::new(hyper::upgrade::on(answer).await?);
-    copy_bidirectional_with_sizes(&mut step, &mut client, RELAY_BYTES, RELAY_BYTES).await?;
+    copy_bidirectional_with_sizes(&mut source, &mut client, RELAY_BYTES, RELAY_BYTES).await?;
     Ok(())
 }
 

@@ -60,6 +60,22 @@ pub struct StreamQuery {
     pub node: String,
 }
 
+/// Of `GET /v1/jobs/{id}/output`, whose connection becomes a stream of `gmodel::output_stream`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutputQuery {
+    /// The file of its errors.
+    pub stderr: bool,
+    /// The client has this file (`DEVICE.INODE`) up to the position; empty: it has nothing.
+    pub file: String,
+    pub position: u64,
+    /// Only the last lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u64>,
+    /// Goes on at the end of the file.
+    pub follow: bool,
+}
+
 /// Of `POST /v1/streams/{stream}`, by a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -109,7 +109,7 @@ fn unknown(shown: &str) -> ApiError {
 }
 
 /// All rows of a name. Tasks that have left memory are added from accounting.
-async fn in_full(
+pub(crate) async fn in_full(
     site: &ApiContext,
     caller: &Caller,
     name: &JobName,

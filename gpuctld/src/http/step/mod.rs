@@ -2,6 +2,7 @@
 
 pub(crate) mod list;
 pub(crate) mod live_use;
+pub(crate) mod output;
 pub(crate) mod start;
 pub(crate) mod stream;
 pub(crate) mod stream_exchange;

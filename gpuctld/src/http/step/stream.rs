@@ -2,7 +2,7 @@
 //! opens by `POST /v1/streams/{stream}`. Bytes pass through unread, a few kilobytes at a time: who reads slowly holds up the writer at
 //! the other end, and nothing else.
 
-use crate::http::app::ApiContext;
+use crate::http::app::{ApiContext, StreamSource};
 use crate::http::error::ApiError;
 use crate::http::job::control::{confine, own_id};
 use crate::http::job::name::{job_name, targets};
@@ -47,18 +47,64 @@ pub(crate) async fn open(
     let state = site.core.view().await;
     let (run, node) = run_on(&state, &caller, target, &id, &query.node)?;
     drop(state);
-    let permit = permits
+    let asked = AskedStream {
+        run,
+        node,
+        source: StreamSource::Step(step),
+        words: format!("{}: step {step} of job {id}", query.node),
+    };
+    let ends = ClientEnd {
+        client,
+        switch,
+        permits,
+    };
+    relay(&site, &caller, asked, ends).await
+}
+
+/// What a client asks for, and of which node.
+pub(crate) struct AskedStream {
+    pub(crate) run: RunId,
+    pub(crate) node: NodeId,
+    pub(crate) source: StreamSource,
+    /// For errors.
+    pub(crate) words: String,
+}
+
+/// The client's connection.
+pub(crate) struct ClientEnd {
+    pub(crate) client: OnUpgrade,
+    pub(crate) switch: RateSwitch,
+    pub(crate) permits: PermitPool<u32>,
+}
+
+/// Connects a client with what it asks for, once the node has opened its end.
+///
+/// # Errors
+/// The user has too many streams; the node does not answer, or says no.
+pub(crate) async fn relay(
+    site: &ApiContext,
+    caller: &Caller,
+    asked: AskedStream,
+    end: ClientEnd,
+) -> Result<Response<Body>, ApiError> {
+    let permit = end
+        .permits
         .take(caller.actor.uid, caller.actor.operator, 1)
         .map_err(|none| ApiError::limit(permit_words(none)))?;
+    let AskedStream {
+        run,
+        node,
+        source,
+        words,
+    } = asked;
+    let ClientEnd { client, switch, .. } = end;
     let (stream, end) = site
         .app
         .streams
         .wait(node)
         .map_err(|e| ApiError::unavailable(format!("/dev/urandom: {e}")))?;
-    let asked = site.app.links.open_stream(node, run, step, stream).await;
-    let not_opened = |why: String| {
-        ApiError::unavailable(format!("{}: step {step} of job {id}: {why}", query.node))
-    };
+    let asked = site.app.links.open_stream(node, run, source, stream).await;
+    let not_opened = |why: String| ApiError::unavailable(format!("{words}: {why}"));
     asked.map_err(not_opened)?;
     let node = match tokio::time::timeout(NODE_PATIENCE, end).await {
         Ok(Ok(Ok(node))) => node,
@@ -105,7 +151,7 @@ pub(crate) async fn answer(
 }
 
 /// The connection behind a request that asks for a stream.
-fn upgraded(request: &mut Request) -> Result<OnUpgrade, ApiError> {
+pub(crate) fn upgraded(request: &mut Request) -> Result<OnUpgrade, ApiError> {
     let asks = |headers: &HeaderMap| headers.get(UPGRADE).is_some_and(|it| it == STREAM_UPGRADE);
     if !asks(request.headers()) {
         return Err(ApiError::invalid(format!(

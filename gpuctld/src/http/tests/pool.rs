@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::core_thread::now;
 use crate::core_thread::{Core, CoreHandle, CoreParts};
-use crate::http::{App, NodeAnswer, NodeLinks, Peer, router};
+use crate::http::{App, NodeAnswer, NodeLinks, Peer, StreamSource, router};
 use crate::node_changes::NodeChanges;
 use crate::pki::Pki;
 use crate::planner;
@@ -82,7 +82,7 @@ impl NodeLinks for Links {
         &self,
         _: NodeId,
         _: RunId,
-        _: u32,
+        _: StreamSource,
         _: String,
     ) -> NodeAnswer<'_, Result<(), String>> {
         Box::pin(async { Err("the node is not connected".to_owned()) })
