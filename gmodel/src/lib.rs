@@ -37,6 +37,7 @@ pub mod node;
 pub mod option_table;
 pub mod output_stream;
 mod own_keys;
+pub mod parallel;
 pub mod partition;
 pub mod partition_list;
 pub mod pattern;

@@ -261,6 +261,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
     option("quiet", Flag, Done, "Print no notes, only errors").short('Q'),
     option("reboot", Flag, Never("gpud never restarts a machine for a job. Ask an administrator"), "Restart the nodes before the job"),
+    option("rendezvous", Required("HOW"), Done, "Variables of ranks beside SLURM_*: torch (as without it), jax or none").env("GSUB_RENDEZVOUS").ours(),
     option("requeue", Optional("MODE"), Done, "Start the job again after a node failed, with the same id").env("SBATCH_REQUEUE"),
     option("reservation", Required("NAME"), Done, "Run inside a reservation").env("SBATCH_RESERVATION"),
     option("resources", Required("SPEC"), Later, "Further resources, in the form of Slurm 26.11"),
@@ -433,7 +434,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet rendezvous requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -16,6 +16,7 @@
 
 use crate::checkpoint::CheckpointMark;
 use crate::exit_code::ExitCode;
+use crate::parallel::{ParallelSpec, PortRange};
 use crate::run::{NumberedSignal, RunEnd, StopCause, Usage};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,20 @@ pub struct RunSetup {
     /// Device file of its IMEX channel that was made for it, and goes with it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub imex_device: String,
+    pub meeting: MeetingSetup,
+}
+
+/// Where ranks of other nodes reach this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeetingSetup {
+    /// The node's name where it can be resolved, else an address; empty: nothing is known.
+    pub host: String,
+    /// One of these is for one job only.
+    pub ports: PortRange,
+    /// `HOST:PORT` of the batch script's own; gstepd chooses it.
+    #[serde(skip)]
+    pub batch: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -254,6 +269,8 @@ pub struct StepOrder {
     /// What its tasks on this node may have of memory together; 0: as much as the job.
     #[serde(skip_serializing_if = "is_no_bytes")]
     pub mem_bytes: u64,
+    #[serde(skip_serializing_if = "ParallelSpec::is_default")]
+    pub parallel: ParallelSpec,
 }
 
 /// Of a terminal, in characters.
@@ -272,11 +289,12 @@ pub struct TerminalSize {
 /// H  step u32, node index u32, key            S  rank u32, pid u32
 /// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
 /// X  rank u32, code u8, signal u8, text       R  text
-/// T  bytes of input taken u32
+/// T  bytes of input taken u32                 M  where the ranks meet: HOST:PORT   (of the first node; grun tells the others)
 /// U  CPU user u64, system u64 (microseconds), peak of memory u64 (bytes), OOM kills u64, text
 /// K  signal u8                                (grun to gstepd)
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
 /// W  rows u16, columns u16                    (grun to gstepd)
+/// M  HOST:PORT                                (grun to gstepd)
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
@@ -309,6 +327,10 @@ pub enum StepOutput {
     Taken {
         bytes: u32,
     },
+    /// Where the ranks of all nodes meet, by the first node; empty: it has no port for them.
+    Meeting {
+        address: String,
+    },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
     /// the text says so. Not sent by older releases, nor without a measurement.
     Used {
@@ -333,6 +355,10 @@ pub enum StepInput {
     },
     /// The client's terminal has another size.
     Resize(TerminalSize),
+    /// What the first node said as [`StepOutput::Meeting`].
+    Meeting {
+        address: String,
+    },
     Unknown,
 }
 
@@ -386,6 +412,7 @@ impl StepOutput {
             ),
             Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
             Self::Taken { bytes } => frame(b'T', &[&number(bytes)]),
+            Self::Meeting { address } => frame(b'M', &[address.as_bytes()]),
             Self::Used { usage, text } => {
                 let numbers = [
                     usage.cpu_user_micros,
@@ -414,6 +441,9 @@ impl StepOutput {
         let output = match kind {
             b'R' => Self::Refused {
                 text: text_of(body),
+            },
+            b'M' => Self::Meeting {
+                address: text_of(body),
             },
             b'U' => Self::used(body).ok_or(bad)?,
             b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
@@ -494,6 +524,7 @@ impl StepInput {
             Self::Resize(TerminalSize { rows, columns }) => {
                 frame(b'W', &[&rows.to_be_bytes(), &columns.to_be_bytes()])
             }
+            Self::Meeting { address } => frame(b'M', &[address.as_bytes()]),
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -514,6 +545,9 @@ impl StepInput {
                 columns: u16::from_be_bytes([*c, *d]),
             }),
             (b'K' | b'W', _) => return Err(bad),
+            (b'M', _) => Self::Meeting {
+                address: text_of(body),
+            },
             (b'I', _) => {
                 let (rank, bytes) = split_number(body).ok_or(bad)?;
                 Self::Stdin {
@@ -600,6 +634,9 @@ mod tests {
                 text: "ended".into(),
             },
             StepOutput::Taken { bytes: 70_000 },
+            StepOutput::Meeting {
+                address: "node1:28100".into(),
+            },
             StepOutput::Used {
                 usage: Usage {
                     cpu_user_micros: 1 << 40,
@@ -643,6 +680,9 @@ mod tests {
                 bytes: Vec::new(),
             },
             StepInput::Resize(size),
+            StepInput::Meeting {
+                address: String::new(),
+            },
         ] {
             let frame = input.frame();
             assert_eq!(StepInput::read(&frame), Ok(Some((input, frame.len()))));

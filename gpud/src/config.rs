@@ -3,6 +3,7 @@
 //! Every mistake is shown at once, with file, line and the nearest key that exists. Discovery is the truth: nothing
 //! here can name a GPU into being.
 
+use gmodel::parallel::PortRange;
 use gmodel::suggest::did_you_mean;
 use gsys::device_fence::DeviceRule;
 use std::collections::BTreeMap;
@@ -72,6 +73,8 @@ pub struct Config {
     pub environment: Vec<String>,
     /// The PAM service of the session that each run opens; empty for none.
     pub pam_service: String,
+    /// Each step and each batch script gets one of them for itself.
+    pub rendezvous_ports: PortRange,
     pub devices: DevicePolicy,
 }
 
@@ -143,7 +146,7 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 33] = [
     "controller",
     "state_dir",
     "spool_dir",
@@ -176,6 +179,7 @@ const KEYS: [&str; 32] = [
     "gpu_check_size",
     "cpu_binding",
     "cpu_dir",
+    "rendezvous_ports",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -315,6 +319,7 @@ impl File<'_> {
                 .map_or(30, |n| n as u32),
             environment: self.environment(),
             pam_service: self.pam_service(),
+            rendezvous_ports: self.rendezvous_ports(),
             devices: self.devices(),
         }
     }
@@ -440,6 +445,17 @@ impl File<'_> {
             self.complain("pam_service", &text);
         }
         name
+    }
+
+    fn rendezvous_ports(&mut self) -> PortRange {
+        let text = self.string("rendezvous_ports");
+        match text.map(|text| PortRange::parse(&text)).transpose() {
+            Ok(range) => range.unwrap_or_default(),
+            Err(why) => {
+                self.complain("rendezvous_ports", &why);
+                PortRange::default()
+            }
+        }
     }
 
     fn devices(&mut self) -> DevicePolicy {

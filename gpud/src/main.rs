@@ -380,6 +380,10 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
     if is_compute {
         stand_by.prepare();
     }
+    let name_resolves = Arc::new(OnceLock::new());
+    if is_compute {
+        site::look_up_name(identity.name.clone(), name_resolves.clone());
+    }
     Ok(Site {
         name: identity.name,
         role: identity.role,
@@ -397,6 +401,7 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
         stand_by,
         unfit,
         address: OnceLock::new(),
+        name_resolves,
     })
 }
 

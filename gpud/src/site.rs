@@ -14,7 +14,7 @@ use gmodel::node::Role;
 use gsys::cgroup::{CgroupError, CgroupRoot, Controller, RunCgroup};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -49,6 +49,8 @@ pub struct Site {
     pub short_scripts_in_marks_dir: bool,
     /// Where other nodes reach this one, as soon as that was asked; see `prepare`.
     pub address: OnceLock<Option<IpAddr>>,
+    /// Whether the node's name can be resolved, once a name server has said so.
+    pub name_resolves: Arc<OnceLock<bool>>,
 }
 
 impl Site {
@@ -117,6 +119,14 @@ pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
 pub fn holds_programs(dir: &Path) -> bool {
     gsys::mount::is_tmpfs(dir).unwrap_or(false)
         && statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+/// Asks once, on a thread of its own: a name server may take long, and is no part of starting a job.
+pub fn look_up_name(name: String, resolves: Arc<OnceLock<bool>>) {
+    std::thread::spawn(move || {
+        let found = (name.as_str(), 0).to_socket_addrs();
+        let _ = resolves.set(found.is_ok_and(|mut addresses| addresses.next().is_some()));
+    });
 }
 
 pub fn cgroup_name(run: RunId) -> String {

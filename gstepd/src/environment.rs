@@ -2,12 +2,15 @@
 //! and the same again as `GSUB_*`. Never reads the supervisor's own environment.
 //! Source: "OUTPUT ENVIRONMENT VARIABLES" in sbatch(1) and srun(1), and what real Slurm set (tests below).
 
+mod ranks;
+
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
 use gmodel::job::VisibleDevices;
 use gmodel::job_environment::{job_words, run_lengths};
 use gmodel::launch_order::LaunchOrder;
+use gmodel::parallel::given_names;
 use gmodel::supervise::{RunGpu, RunSetup, StepOrder};
 use gmodel::{Timestamp, hostlist};
 
@@ -64,6 +67,7 @@ pub fn batch(order: &LaunchOrder, setup: &RunSetup, started: Timestamp) -> Vec<S
     if let Some(limit) = order.limit_secs {
         env.slurm(END_TIME, (started.secs() + i64::from(limit)).to_string());
     }
+    ranks::of_batch(&mut env, &setup.meeting.batch);
     // A batch script is task 0 of its node.
     task_variables(
         &mut env,
@@ -117,6 +121,7 @@ pub fn task(
     task_variables(&mut env, &place);
     step_variables(&mut env, order, setup, step);
     binding_variables(&mut env, order, setup, bound);
+    ranks::of_task(&mut env, step, &place, bound);
     env.lines()
 }
 
@@ -135,8 +140,11 @@ struct TaskPlace<'a> {
 impl Variables {
     fn inherited(submission: &[String], setup: &RunSetup) -> Variables {
         let mut env = Variables::default();
-        for (name, value) in submission.iter().filter_map(|line| line.split_once('=')) {
-            if !name.is_empty() && !is_own(name) {
+        let lines = || submission.iter().filter_map(|line| line.split_once('='));
+        let known: BTreeMap<&str, &str> = lines().collect();
+        let given = given_names(|name| known.get(name).copied());
+        for (name, value) in lines() {
+            if !name.is_empty() && !is_own(name) && !given.contains(&name) {
                 env.set(name, value);
             }
         }
@@ -179,7 +187,10 @@ impl Variables {
 
 fn is_own(name: &str) -> bool {
     let slurm = match name.strip_prefix("GSUB_") {
-        Some("ATTEMPT" | "NODENAME" | "GPU_UUIDS" | "GPU_RAILS" | "LAST_MARK" | "MARK_SOCKET") => {
+        Some(
+            "ATTEMPT" | "NODENAME" | "GPU_UUIDS" | "GPU_RAILS" | "LAST_MARK" | "MARK_SOCKET"
+            | "NODEFILE" | "MASTER_ADDR" | "MASTER_PORT",
+        ) => {
             return true;
         }
         Some(word) => format!("SLURM_{word}"),

@@ -16,6 +16,7 @@ mod mark_socket;
 mod output_reader;
 mod pam_session;
 mod record;
+mod rendezvous;
 mod resource_limits;
 mod run_dir;
 mod stand_by;

@@ -104,13 +104,19 @@ impl RunDir {
         // Memory that has run out is no reason not to start.
         let placed = short
             .filter(|_| text.len() <= SHORT_SCRIPT_BYTES)
-            .and_then(|place| write_script(place, text, setup).ok());
-        placed.map_or_else(|| write_script(always, text, setup), Ok)
+            .and_then(|place| write_user_file(place, text, setup, 0o500).ok());
+        placed.map_or_else(|| write_user_file(always, text, setup, 0o500), Ok)
+    }
+
+    /// Writes the names of the job's nodes where its user can read them. Returns the path that the job sees.
+    pub fn place_nodes(&self, names: &str, setup: &RunSetup) -> anyhow::Result<PathBuf> {
+        let place = self.user_place(setup, "nodes")?;
+        write_user_file(place, names, setup, 0o400)
     }
 
     /// The socket that the job's user writes marks to, and the path that the job sees.
     pub fn listen_for_marks(&self, setup: &RunSetup) -> anyhow::Result<(UnixListener, PathBuf)> {
-        let UserPlace { path, seen } = self.socket_place(setup)?;
+        let UserPlace { path, seen } = self.user_place(setup, "sock")?;
         let dir = File::open(make_user_dir(&path)?)?;
         let _ = fs::remove_file(&path);
         // By the directory's descriptor: a socket's path has room for 107 bytes only.
@@ -133,7 +139,8 @@ impl RunDir {
             .script_places(setup)
             .into_iter()
             .flat_map(|(short, always)| short.into_iter().chain([always]));
-        for UserPlace { path, seen } in scripts.chain(self.socket_place(setup)) {
+        let others = ["sock", "nodes"].map(|ending| self.user_place(setup, ending));
+        for UserPlace { path, seen } in scripts.chain(others.into_iter().flatten()) {
             let _ = fs::remove_file(&path);
             if path != seen {
                 let _ = path.parent().map(fs::remove_dir);
@@ -150,13 +157,17 @@ impl RunDir {
         Ok((short, seen_place(setup, &self.marks_dir()?, &name)))
     }
 
-    /// `RUN_DIR/marks/RUN.sock`; in the spool's directory where gpud names no other.
-    fn socket_place(&self, setup: &RunSetup) -> anyhow::Result<UserPlace> {
+    /// `RUN_DIR/marks/RUN.ENDING`; in the spool's directory where gpud names no other.
+    fn user_place(&self, setup: &RunSetup, ending: &str) -> anyhow::Result<UserPlace> {
         let dir = match setup.marks_dir.as_str() {
             "" => self.marks_dir()?,
             dir => dir.into(),
         };
-        Ok(seen_place(setup, &dir, &format!("{}.sock", self.run()?)))
+        Ok(seen_place(
+            setup,
+            &dir,
+            &format!("{}.{ending}", self.run()?),
+        ))
     }
 
     fn run(&self) -> anyhow::Result<&str> {
@@ -190,10 +201,11 @@ struct UserPlace {
 }
 
 /// Returns the path that the job sees.
-fn write_script(
+fn write_user_file(
     UserPlace { path, seen }: UserPlace,
     text: &str,
     setup: &RunSetup,
+    mode: u32,
 ) -> anyhow::Result<PathBuf> {
     let dir = make_user_dir(&path)?;
     if path == seen {
@@ -204,17 +216,17 @@ fn write_script(
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o500)
+            .mode(mode)
             .open(&path)?;
         file.write_all(text.as_bytes())?;
         // The supervisor's umask may have taken bits away.
-        file.set_permissions(Permissions::from_mode(0o500))?;
+        file.set_permissions(Permissions::from_mode(mode))?;
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::fchown(&file, Some(setup.uid), Some(setup.gid))?;
         }
         Ok(())
     };
-    let written = write().with_context(|| format!("writing the script to {}", path.display()));
+    let written = write().with_context(|| format!("writing {}", path.display()));
     written.inspect_err(|_| drop(fs::remove_file(&path)))?;
     Ok(seen)
 }

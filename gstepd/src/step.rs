@@ -29,6 +29,7 @@ use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
 use crate::job_processes::JobProcesses;
 use crate::life::BootMillis;
+use crate::rendezvous::MeetingPlace;
 use crate::resource_limits::JobLimits;
 use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
@@ -78,6 +79,7 @@ struct Step {
     terminal: Option<Terminal>,
     /// From the start of the tasks to their end.
     account: Option<StepAccount>,
+    meeting: MeetingPlace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,6 +154,7 @@ impl Steps {
             inputs: StepInputs::default(),
             terminal: None,
             account: None,
+            meeting: MeetingPlace::default(),
         });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
@@ -282,11 +285,14 @@ impl Step {
         notes: &mut Vec<String>,
     ) -> Option<StepTotals> {
         self.service_link(job, now);
-        if matches!(self.phase, StepPhase::Connecting(_))
+        if let StepPhase::Connecting(until) = self.phase
             && self.link.as_ref().is_some_and(StepLink::is_connected)
         {
-            self.phase = StepPhase::Running;
-            self.start_tasks(job, notes);
+            self.ask_for_meeting(job);
+            if self.meeting.is_known() || now >= until {
+                self.phase = StepPhase::Running;
+                self.start_tasks(job, notes);
+            }
         }
         self.show_screen();
         for task in &mut self.tasks {
@@ -320,6 +326,14 @@ impl Step {
             link.finish();
         }
         closed
+    }
+
+    /// The first node of several says where the ranks meet.
+    fn ask_for_meeting(&mut self, job: &Job<'_>) {
+        let told = self.meeting.ask(&mut self.order, job.order, job.setup);
+        if let (Some(address), Some(link)) = (told, &mut self.link) {
+            link.send(&StepOutput::Meeting { address });
+        }
     }
 
     fn start_tasks(&mut self, job: &Job<'_>, notes: &mut Vec<String>) {
@@ -431,6 +445,7 @@ impl Step {
                 }
                 StepInput::Stdin { rank, bytes } => self.inputs.take(rank, &bytes)?,
                 StepInput::Resize(size) => self.terminal.iter().for_each(|one| one.resize(size)),
+                StepInput::Meeting { address } => self.meeting.told(&mut self.order, address),
                 StepInput::Unknown => {}
             }
         }

@@ -29,6 +29,7 @@ use crate::login_environment::LoginShell;
 use crate::mark_socket::MarkSocket;
 use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
+use crate::rendezvous::{self, PortLease};
 use crate::resource_limits::JobLimits;
 use crate::run_dir::{RunDir, wall_clock};
 use crate::step::{Job, Steps};
@@ -65,6 +66,8 @@ pub struct Supervisor {
     control: Control,
     /// Until the end is on record; none where it could not be made.
     marks: Option<MarkSocket>,
+    /// The port of the batch script.
+    _port: Option<PortLease>,
     signals: SignalFd,
     timer: BootTimer,
     record: Record,
@@ -119,21 +122,20 @@ impl Supervisor {
                 .iter()
                 .flat_map(|session| session.environment(&order.environment)),
         );
-        let of_session = session
-            .as_ref()
-            .map_or(Vec::new(), |session| session.limits().to_vec());
-        let marks = mark_socket(&mut dir, &mut setup);
+        let of_session = session.iter().flat_map(PamSession::limits);
+        let (marks, port) = prepare_places(&mut dir, &order, &mut setup);
         let ready = SupervisorReport::Ready {
             pid: std::process::id(),
         };
         Ok(Supervisor {
             life: Life::new(terms_of(&order)),
-            limits: JobLimits::new(of_session, &order.rlimits),
+            limits: JobLimits::new(of_session.copied().collect(), &order.rlimits),
             session,
             events: processes.events_file(),
             control: Control::listen(&dir.control_places(&setup)?, ready, connection)
                 .context("making the control socket")?,
             marks,
+            _port: port,
             timer: BootTimer::new().context("making a timer")?,
             dir,
             order,
@@ -631,6 +633,32 @@ fn mark_socket(dir: &mut RunDir, setup: &mut RunSetup) -> Option<MarkSocket> {
     listening
         .map_err(|e| dir.log(&format!("no mark of a checkpoint can be taken: {e:#}")))
         .ok()
+}
+
+/// Where the job's processes mark checkpoints, and meet. What cannot be had they do without.
+fn prepare_places(
+    dir: &mut RunDir,
+    order: &LaunchOrder,
+    setup: &mut RunSetup,
+) -> (Option<MarkSocket>, Option<PortLease>) {
+    let marks = mark_socket(dir, setup);
+    place_node_file(dir, order, setup);
+    (marks, rendezvous::of_batch(order, setup))
+}
+
+/// A job without it still has its nodes in `SLURM_JOB_NODELIST`.
+fn place_node_file(dir: &mut RunDir, order: &LaunchOrder, setup: &mut RunSetup) {
+    let names: String = order
+        .nodes
+        .iter()
+        .map(|node| format!("{}\n", node.name))
+        .collect();
+    match dir.place_nodes(&names, setup) {
+        Ok(seen) => setup
+            .environment
+            .push(format!("GSUB_NODEFILE={}", seen.display())),
+        Err(e) => dir.log(&format!("the job has no file of its nodes: {e:#}")),
+    }
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {

@@ -1,7 +1,8 @@
 //! `--export`: which of the submitter's variables the job gets. Source: sbatch(1).
 
-use gmodel::byte_text;
+use gmodel::{byte_text, parallel};
 use gwire::api::MAX_ENVIRONMENT_BYTES;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -102,8 +103,12 @@ impl Export {
         let variables: Vec<_> = variables.into_iter().collect();
         // A job's own variables describe that job, not the one it submits.
         let inside_job = variables.iter().any(|(name, _)| name == "GSUB_JOB_ID");
+        let given = parallel::given_names(|name| {
+            let mut found = variables.iter().filter(|(known, _)| known == name);
+            found.next()?.1.to_str()
+        });
         let mut selected = Vec::new();
-        for (name, value) in variables {
+        for (name, value) in &variables {
             let name = byte_text::from_bytes(name.as_bytes());
             let asked = self
                 .names
@@ -113,7 +118,8 @@ impl Export {
                 .names
                 .iter()
                 .any(|(known, value)| *known == name && value.is_some());
-            if !set && (asked || self.all && !(inside_job && describes_job(&name))) {
+            let is_outer = || describes_job(&name) || given.contains(&&name[..]);
+            if !set && (asked || self.all && !(inside_job && is_outer())) {
                 selected.push(format!(
                     "{name}={}",
                     byte_text::from_bytes(value.as_bytes())
@@ -132,6 +138,14 @@ impl Export {
 /// A variable of this process, as [`byte_text`] writes bytes.
 pub(crate) fn own(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| byte_text::from_bytes(value.as_bytes()))
+}
+
+/// Of this process: what a job or a step around it gave for its ranks.
+pub(crate) fn given_names() -> Vec<&'static str> {
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    parallel::given_names(|name| variables.get(name).map(String::as_str))
 }
 
 /// Variables that tell a job of itself.

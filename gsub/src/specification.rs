@@ -19,6 +19,7 @@ use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::job::CommonSpec;
 use gmodel::job_key::TEXTS;
 use gmodel::licence;
+use gmodel::parallel::{RENDEZVOUS_VARIABLE, Rendezvous};
 use gmodel::{JobSpec, Request, Timestamp};
 use std::collections::BTreeMap;
 
@@ -89,14 +90,7 @@ pub(crate) fn build(
     for key in TEXTS {
         *(key.field)(&mut spec) = text(choices.take(key.key)).unwrap_or_default();
     }
-    let gpu_bind = parsed(choices.take("gpu-bind"), |text| {
-        GpuBind::parse(text).map(|_| text.to_owned())
-    })?;
-    // Where grun finds it, as srun does; tasks counted by the GPU have one each.
-    let gpu_bind = gpu_bind.or(gpus.bind);
-    gpu_bind
-        .into_iter()
-        .for_each(|bind| export.set("SLURM_GPU_BIND", bind));
+    tell_grun(choices, gpus.bind, &mut export)?;
     let tasks = tasks_known.then(|| ("NTASKS", spec.request.ntasks.to_string()));
     for (word, value) in asked_variables(&spec.request)
         .chain(gpus.given)
@@ -279,6 +273,29 @@ fn no_kill(given: Option<GivenOption>) -> Result<bool, Failure> {
             given.text()
         ))),
     }
+}
+
+/// What is for the tasks stands in the environment, where grun looks for it as srun does.
+fn tell_grun(
+    choices: &mut Choices,
+    of_gpus: Option<String>,
+    export: &mut Export,
+) -> Result<(), Failure> {
+    let gpu_bind = parsed(choices.take("gpu-bind"), |text| {
+        GpuBind::parse(text).map(|_| text.to_owned())
+    })?;
+    let rendezvous = parsed(choices.take("rendezvous"), |text| {
+        Rendezvous::parse(text).map(|_| text.to_owned())
+    })?;
+    // Tasks counted by the GPU have one each.
+    let told = [
+        ("SLURM_GPU_BIND", gpu_bind.or(of_gpus)),
+        (RENDEZVOUS_VARIABLE, rendezvous),
+    ];
+    for (name, value) in told {
+        value.into_iter().for_each(|value| export.set(name, value));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

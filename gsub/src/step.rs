@@ -24,6 +24,7 @@ use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAmount, GpuRequest};
 use gmodel::hostlist::Hostlist;
+use gmodel::parallel::{ParallelSpec, RENDEZVOUS_VARIABLE, Rendezvous};
 use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
@@ -465,9 +466,26 @@ fn request(
         share,
         connect: connect.unwrap_or_default(),
         terminal: args.pty.then(terminal::size),
+        parallel: ParallelSpec {
+            rendezvous: rendezvous(args, job)?,
+            ..ParallelSpec::default()
+        },
         key: listener.map_or_else(String::new, |one| one.key.clone()),
         certificate: listener.map_or_else(String::new, |one| one.certificate().to_owned()),
     })
+}
+
+/// As the command line or the job has it. A shell in a terminal is no rank: frameworks started there would wait for others.
+fn rendezvous(args: &StepArgs, job: &TargetJob) -> Result<Rendezvous, Failure> {
+    let own = job.variables.get(RENDEZVOUS_VARIABLE).cloned();
+    let of_job = || job.variable(RENDEZVOUS_VARIABLE).filter(|_| !args.pty);
+    match (args.rendezvous, own.or_else(of_job)) {
+        (Some(given), _) => Ok(given),
+        (None, Some(text)) => Rendezvous::parse(&text)
+            .map_err(|why| Failure::usage(format_args!("{RENDEZVOUS_VARIABLE}: {why}"))),
+        (None, None) if args.pty => Ok(Rendezvous::None),
+        (None, None) => Ok(Rendezvous::Torch),
+    }
 }
 
 fn open_files(args: &StepArgs, job: &TargetJob, step: &StepReply) -> Result<StepFiles, Failure> {
@@ -601,8 +619,9 @@ fn environment_of_tasks(
         .collect();
     let text = |word: OsString| byte_text::from_bytes(word.as_bytes());
     let own = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    let given = environment::given_names();
     let own: Vec<(String, String)> = own
-        .filter(|(name, _)| job.is_around || !describes_job(name))
+        .filter(|(name, _)| job.is_around || !describes_job(name) && !given.contains(&&name[..]))
         .chain(job.variables.clone())
         .collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));

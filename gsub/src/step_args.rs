@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser};
 use gcli::pages::ManPage;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::duration::TimeLimit;
+use gmodel::parallel::Rendezvous;
 
 const EXAMPLES: &str = "\
 Outside of a job, in an allocation of its own:
@@ -22,6 +23,8 @@ Inside a job script:
   grun --gpu-bind=closest ./rank  each task on the GPUs near its CPUs
   grun -i0 ./rank < parameters    the first task reads the file, the others nothing
   grun -N1 -n1 -w node2 ./head &  one task on this node of the job
+  grun -N2 --ntasks-per-node 1 sh -c 'torchrun --nnodes $SLURM_NNODES --node-rank $NODE_RANK \
+      --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node 8 train.py'
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
@@ -32,6 +35,8 @@ SLURM_CPU_BIND, SLURM_GPU_BIND, SLURM_EXPORT_ENV and SLURM_OVERCOMMIT in the env
 Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
 takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs of its own, unless
 --gpu-bind says otherwise.
+Tasks have MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like; --rendezvous jax or none, here,
+for the job or in GSUB_RENDEZVOUS, changes that.
 grun returns the highest exit code of its tasks.";
 
 #[derive(Parser)]
@@ -154,6 +159,9 @@ pub(crate) struct StepArgs {
     /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
     #[arg(long, value_name = "TYPE", value_parser = mpi)]
     pub mpi: Option<String>,
+    /// For which framework the tasks have variables beside SLURM_*: torch (MASTER_ADDR, MASTER_PORT, RANK and the like), jax or none
+    #[arg(long, value_name = "torch|jax|none", value_parser = Rendezvous::parse)]
+    pub rendezvous: Option<Rendezvous>,
     /// Say nothing besides errors
     #[arg(short = 'Q', long)]
     pub quiet: bool,
@@ -194,6 +202,8 @@ pub(crate) struct OptionsOfJob {
     constraint: Option<String>,
     #[arg(long, hide = true)]
     reservation: Option<String>,
+    #[arg(long, hide = true)]
+    comment: Option<String>,
     /// Memory comes from where the kernel has it nearest, as without these words.
     #[arg(long, hide = true)]
     mem_bind: Option<String>,
@@ -208,6 +218,7 @@ impl OptionsOfJob {
             ("--qos", &self.qos, "SLURM_JOB_QOS"),
             ("--constraint", &self.constraint, "SLURM_JOB_CONSTRAINTS"),
             ("--reservation", &self.reservation, "SLURM_JOB_RESERVATION"),
+            ("--comment", &self.comment, "SLURM_JOB_COMMENT"),
         ];
         let differs = all
             .into_iter()

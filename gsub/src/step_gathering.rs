@@ -155,6 +155,11 @@ impl<'a> StepGathering<'a> {
                     .get(&at)
                     .into_iter()
                     .for_each(|peer| peer.taken(bytes)),
+                Ok(Message::From(0, StepOutput::Meeting { address })) => {
+                    let meeting = StepInput::Meeting { address };
+                    let others = peers.iter().filter(|(at, _)| **at != 0);
+                    others.for_each(|(_, peer)| peer.send(&meeting));
+                }
                 Ok(Message::From(at, output)) => self.take(at, output)?,
                 Ok(Message::Gone(at)) => {
                     peers.get(&at).into_iter().for_each(|peer| peer.gone());
@@ -332,6 +337,7 @@ impl<'a> StepGathering<'a> {
                 Ok(())
             }
             StepOutput::Hello { .. }
+            | StepOutput::Meeting { .. }
             | StepOutput::Started { .. }
             | StepOutput::Taken { .. }
             | StepOutput::Unknown => Ok(()),

@@ -163,3 +163,58 @@ fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
         pool.file("told")
     );
 }
+
+#[test]
+fn the_ranks_of_a_step_meet_at_a_port_of_its_own() {
+    let Some(pool) = Pool::up(2, "none") else {
+        return;
+    };
+    let script = "echo $MASTER_ADDR $MASTER_PORT > script; cat $GSUB_NODEFILE > nodes; echo $GSUB_NODEFILE > where\n\
+                  env | grep -cE '^(RANK|WORLD_SIZE|LOCAL_RANK)=' > ranks\n\
+                  grun -N2 -n4 sh -c 'echo $MASTER_ADDR $MASTER_PORT $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK' | sort > first &\n\
+                  grun -N2 -n2 sh -c 'echo $MASTER_ADDR $MASTER_PORT; sleep 0.5' | uniq > second; wait\n\
+                  MASTER_PORT=6000 grun -n1 sh -c 'echo $MASTER_PORT' > own\n\
+                  grun -N2 -n2 --rendezvous jax sh -c 'echo $JAX_COORDINATOR_ADDRESS$RANK' | uniq > jax";
+    let script = format!(
+        "export PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&["-N2", "-n4", "--mem", "1G", "-t", "5", "--wrap", &script]);
+    pool.wait_state(id, Completed);
+    let log = pool.file(&format!("gsub-{id}.out"));
+    let [of_script, second] = ["script", "second"].map(|name| pool.file(name));
+    let first = pool.file("first");
+    let of_first = first.split_inclusive(" 0 4 ").next().unwrap_or_default();
+    let of_first = of_first.trim_end_matches(" 0 4 ").to_owned() + "\n";
+    assert!(
+        of_script != second && second != of_first && of_first != of_script,
+        "{of_script}{second}{first}{log}"
+    );
+    assert!(
+        [&of_script, &second, &of_first]
+            .iter()
+            .all(|line| line.starts_with("127.0.0.1 2")),
+        "{of_script}{second}{first}"
+    );
+    let address = of_first.trim_end();
+    let want = ["0 4 0 2 0", "1 4 1 2 0", "2 4 0 2 1", "3 4 1 2 1"]
+        .map(|ranks| format!("{address} {ranks}\n"))
+        .concat();
+    assert_eq!(first, want);
+    assert_eq!(
+        (pool.file("nodes").as_str(), pool.file("ranks").as_str()),
+        ("node1\nnode2\n", "0\n"),
+        "a script is no rank"
+    );
+    assert_eq!(pool.file("own"), "6000\n");
+    let jax = pool.file("jax");
+    assert!(
+        jax.starts_with("127.0.0.1:2") && jax.lines().count() == 1,
+        "{jax}"
+    );
+    pool.wait_until("the file of the nodes is gone", || {
+        !std::path::Path::new(pool.file("where").trim()).exists()
+    });
+    pool.run("gsub", &["--rendezvous", "mpi", "--wrap", "true"])
+        .fails_with(2, "is not torch (MASTER_ADDR");
+}

@@ -57,7 +57,7 @@ pub fn clean(site: &Site, run: RunId, process: Option<&OwnedFd>) -> Result<()> {
     }
     // Left by a supervisor that was killed.
     remove_file(&site.spool.script(run))?;
-    for ending in ["script", "sock"] {
+    for ending in ["script", "sock", "nodes"] {
         remove_file(&site.config.marks_dir().join(format!("{run}.{ending}")))?;
     }
     SupervisorAddress::of(&site.spool, run).remove_sockets()?;

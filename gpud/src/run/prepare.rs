@@ -18,7 +18,7 @@ use crate::spool::file::private_dir;
 use crate::spool::run_log::log_line;
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::run::LaunchFailureSubject;
-use gmodel::supervise::{RunGpu, RunSetup};
+use gmodel::supervise::{MeetingSetup, RunGpu, RunSetup};
 use gmodel::{GpuPart, RunId, byte_text};
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceRule};
@@ -347,6 +347,19 @@ fn setup(
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),
         imex_device: String::new(),
+        meeting: MeetingSetup {
+            host: meeting_host(site),
+            ports: site.config.rendezvous_ports,
+            ..MeetingSetup::default()
+        },
+    }
+}
+
+/// Where ranks on other nodes reach this one: by its name, as scripts have it, unless no name server knows it.
+fn meeting_host(site: &Site) -> String {
+    match (site.name_resolves.get(), site.address.get()) {
+        (Some(true), _) | (_, None | Some(None)) => site.name.clone(),
+        (_, Some(Some(address))) => address.to_string(),
     }
 }
 

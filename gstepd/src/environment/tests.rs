@@ -5,6 +5,7 @@ use crate::task_binding;
 use gmodel::job::MemRequest;
 use gmodel::launch_order::ArrayTask;
 use gmodel::launch_order::OrderNode;
+use gmodel::parallel::{ParallelSpec, Rendezvous};
 use gmodel::{JobId, RunId, UserRef};
 
 /// The job of the environment that was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.
@@ -419,4 +420,62 @@ fn equal_neighbours_share_a_count() {
     assert_eq!(run_lengths([6, 2].into_iter()), "6,2");
     assert_eq!(run_lengths([2, 2].into_iter()), "2(x2)");
     assert_eq!(run_lengths([3, 2, 2, 3].into_iter()), "3,2(x2),3");
+}
+
+#[test]
+fn ranks_meet_at_the_steps_port_and_keep_what_the_user_said() {
+    let (order, setup) = golden_job();
+    let mut step = StepOrder {
+        ranks: vec![2, 3],
+        ntasks: 4,
+        nodes: vec!["node2".into(), "n1".into()],
+        node_index: 1,
+        node_tasks: vec![2, 2],
+        parallel: ParallelSpec {
+            rendezvous: Rendezvous::Torch,
+            address: "node2:28100".into(),
+        },
+        ..StepOrder::default()
+    };
+    let names = [
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "JAX_COORDINATOR_ADDRESS",
+        "JAX_LOCAL_DEVICE_IDS",
+    ];
+    let seen = |step: &StepOrder, bound: &TaskBinding| {
+        let env = task(&order, &setup, step, 1, bound);
+        names
+            .map(|name| value(&env, name).unwrap_or("-").to_owned())
+            .join(" ")
+    };
+    let free = TaskBinding::default();
+    assert_eq!(seen(&step, &free), "node2 28100 3 4 1 2 1 - -");
+    step.environment = vec!["MASTER_PORT=6000".into(), "WORLD_SIZE=16".into()];
+    assert_eq!(seen(&step, &free), "node2 6000 3 16 1 2 1 - -");
+    // A task of an outer step starts this one.
+    step.environment = task(&order, &setup, &step, 0, &free);
+    step.environment.retain(|line| line != "MASTER_PORT=6000");
+    step.parallel.address = "node2:28107".into();
+    assert_eq!(seen(&step, &free), "node2 28107 3 16 1 2 1 - -");
+    step.environment.clear();
+    step.parallel.rendezvous = Rendezvous::Jax;
+    let bound = TaskBinding {
+        gpus: Some(vec![2, 3]),
+        ..TaskBinding::default()
+    };
+    assert_eq!(seen(&step, &bound), "- - - - - - - node2:28107 0,1");
+    step.parallel.address.clear();
+    assert_eq!(
+        seen(&step, &free),
+        "- - - - - - - - -",
+        "the first node had no port"
+    );
+    step.parallel.rendezvous = Rendezvous::Torch;
+    assert_eq!(seen(&step, &free), "- - 3 4 1 2 1 - -");
 }

@@ -47,6 +47,7 @@ fn sample(name: &str) -> &'static str {
         "open-mode" => "append",
         "visible-devices" => "uuid",
         "signal" => "USR1@60",
+        "rendezvous" => "jax",
         "chdir" => "/tmp",
         "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "prefer"
         | "reservation" | "output" | "error" | "input" | "mail-user" | "tag" => "x",

@@ -1,5 +1,6 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
+use gmodel::parallel::ParallelSpec;
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
 use gmodel::supervise::TerminalSize;
@@ -50,6 +51,9 @@ pub struct StepRequest {
     /// The first task gets a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
+    /// How its ranks find each other.
+    #[serde(skip_serializing_if = "ParallelSpec::is_default")]
+    pub parallel: ParallelSpec,
 }
 
 /// Of `GET /v1/jobs/{id}/steps/{step}/stream`.

@@ -318,6 +318,7 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
         gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
         mem_bytes: own.map_or(0, |own| own.mem_bytes),
+        parallel: request.parallel.clone(),
     }
 }
 
