@@ -12,6 +12,9 @@ use std::process::Command;
 /// The programs beside `gadm`. Their pages are in section 1.
 const PROGRAMS: [&str; 6] = ["gsub", "grun", "gq", "gdel", "gnodes", "gacct"];
 
+/// Commands behind Slurm's names with options of their own.
+const SLURM_PAGES: [&str; 3] = ["salloc", "sattach", "sbcast"];
+
 /// Options of `gadm man`.
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
@@ -58,6 +61,10 @@ pub(crate) fn man(args: &ManArgs, gadm: ManPage) -> Outcome {
     let mut pages = Vec::new();
     for program in PROGRAMS {
         pages.push((format!("{program}.1"), printed_by(program, &[PRINT_PAGE])?));
+    }
+    for name in SLURM_PAGES {
+        let page = printed_by("gslurm", &[PRINT_PAGE, name])?;
+        pages.push((format!("{name}.1"), page));
     }
     pages.push(("gadm.8".to_owned(), gadm.text()?));
     let mut out = stdout()?;

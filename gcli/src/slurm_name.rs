@@ -7,9 +7,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Commands of Slurm that `gslurm` stands in for.
-pub const NAMES: [&str; 15] = [
-    "sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "seff", "sinfo",
-    "sprio", "squeue", "sreport", "srun", "sshare", "sstat",
+pub const NAMES: [&str; 17] = [
+    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
+    "seff", "sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat",
 ];
 
 /// The release of Slurm that options and formats follow. Programs read the number behind the first word.

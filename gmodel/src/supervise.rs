@@ -186,8 +186,19 @@ pub enum SupervisorCommand {
     /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
     Step { step: Box<StepOrder> },
     /// Once [`SupervisorReport::Attached`] answers, this connection is a client's stream of the step
-    /// (`gmodel/src/resumable_stream.rs`), and carries no further line.
-    Attach { step: u32 },
+    /// (`gmodel/src/resumable_stream.rs`), and carries no further line. A client that only watches gets a copy of the output and takes
+    /// the stream from no other.
+    Attach {
+        step: u32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        watch: bool,
+    },
+    /// Send the tasks of a step a signal; without one end the step, as a job is ended. The answer comes on this connection.
+    SignalStep {
+        step: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<u8>,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -211,8 +222,11 @@ pub enum SupervisorReport {
     Ended {
         end: RunEnd,
     },
-    /// The two answers to `Attach`.
+    /// The answer to `SignalStep`.
+    StepSignalled,
+    /// The answer to `Attach`.
     Attached,
+    /// The refusal of either.
     NotAttached {
         text: String,
         /// The step's order may still be on its way.
@@ -290,6 +304,7 @@ pub struct TerminalSize {
 /// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
 /// X  rank u32, code u8, signal u8, text       R  text
 /// T  bytes of input taken u32                 M  where the ranks meet: HOST:PORT   (of the first node; grun tells the others)
+/// L  ranks, u32 each
 /// U  CPU user u64, system u64 (microseconds), peak of memory u64 (bytes), OOM kills u64, text
 /// K  signal u8                                (grun to gstepd)
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
@@ -330,6 +345,10 @@ pub enum StepOutput {
     /// Where the ranks of all nodes meet, by the first node; empty: it has no port for them.
     Meeting {
         address: String,
+    },
+    /// The tasks of this node; the first frame to a client that only watches.
+    Layout {
+        ranks: Vec<u32>,
     },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
     /// the text says so. Not sent by older releases, nor without a measurement.
@@ -413,6 +432,10 @@ impl StepOutput {
             Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
             Self::Taken { bytes } => frame(b'T', &[&number(bytes)]),
             Self::Meeting { address } => frame(b'M', &[address.as_bytes()]),
+            Self::Layout { ranks } => {
+                let ranks: Vec<u8> = ranks.iter().flat_map(|rank| rank.to_be_bytes()).collect();
+                frame(b'L', &[&ranks])
+            }
             Self::Used { usage, text } => {
                 let numbers = [
                     usage.cpu_user_micros,
@@ -446,6 +469,12 @@ impl StepOutput {
                 address: text_of(body),
             },
             b'U' => Self::used(body).ok_or(bad)?,
+            b'L' => match body.as_chunks() {
+                (ranks, []) => Self::Layout {
+                    ranks: ranks.iter().map(|rank| u32::from_be_bytes(*rank)).collect(),
+                },
+                _ => return Err(bad),
+            },
             b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
             _ => Self::Unknown,
         };
@@ -636,6 +665,9 @@ mod tests {
             StepOutput::Taken { bytes: 70_000 },
             StepOutput::Meeting {
                 address: "node1:28100".into(),
+            },
+            StepOutput::Layout {
+                ranks: vec![0, 7, 65_535],
             },
             StepOutput::Used {
                 usage: Usage {

@@ -23,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   gdel 17 98_5          two jobs
   gdel 98_[1-3]         three tasks of an array
+  gdel 17.0             the first step of a job; the job goes on
   gdel --me -t PD       all that you have waiting
   gdel -s USR1 17       send a signal to what a job's script has started
   gdel -b -s USR1 17    send it to the script's own shell only, as for a trap
@@ -44,7 +45,7 @@ const ADVICE: &command_line::Advice = &[
 #[derive(Parser)]
 #[command(name = "gdel", version, about = "Cancel jobs, or send them a signal", after_help = EXAMPLES)]
 struct CancelArgs {
-    /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]
+    /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]; steps of running jobs: 17.0
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
     #[command(flatten)]
@@ -139,7 +140,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
 }
 
 impl CancelArgs {
-    /// Refuses a command line that names no job, or a step.
+    /// Refuses a command line that names no job.
     fn check_jobs(&self) -> Result<(), Failure> {
         if self.jobs.is_empty() && self.filter.is_empty() {
             let failure = Failure::usage(
@@ -152,13 +153,6 @@ impl CancelArgs {
         if let Some(flag) = self.filter.blank() {
             return Err(Failure::usage(format_args!(
                 "--{flag} is empty: that names no job, and is not taken for all of them"
-            )));
-        }
-        let mut words = self.jobs.iter().flat_map(|words| words.split(','));
-        if let Some(step) = words.find(|word| word.contains('.')) {
-            let job = step.split('.').next().unwrap_or_default();
-            return Err(Failure::usage(format_args!(
-                "{step} is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel {job}; its script alone: gdel -b -s TERM {job}"
             )));
         }
         Ok(())
@@ -193,9 +187,18 @@ fn terminating(args: &CancelArgs, job: &str, is_terminated: bool) -> String {
     } else {
         ""
     };
+    let named = named(job);
     match args.signal.filter(|_| !is_terminated) {
-        None => format!("Terminating {what}job {job}"),
-        Some(signal) => format!("Signal {signal} to {what}job {job}"),
+        None => format!("Terminating {what}{named}"),
+        Some(signal) => format!("Signal {signal} to {what}{named}"),
+    }
+}
+
+/// `job 17`, `step 17.0`
+fn named(job: &str) -> String {
+    match job.contains('.') {
+        true => format!("step {job}"),
+        false => format!("job {job}"),
     }
 }
 
@@ -221,9 +224,9 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> O
                 match args.signal {
                     Some(signal) => note(
                         "gdel",
-                        format_args!("sent {} to job {}", signal_word(signal), result.job),
+                        format_args!("sent {} to {}", signal_word(signal), named(&result.job)),
                     )?,
-                    None => note("gdel", format_args!("cancelled job {}", result.job))?,
+                    None => note("gdel", format_args!("cancelled {}", named(&result.job)))?,
                 }
             }
         } else if !(args.quiet && result.code == "not_found") {
@@ -240,41 +243,53 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> O
     Ok(u8::from(failed))
 }
 
-/// Asks for each job that is meant; the ids of those that were agreed to.
+/// Asks for each job and step that is meant; the names of those that were agreed to.
 fn confirmed(client: &mut Client, request: &CancelRequest) -> Result<Vec<String>, Failure> {
-    let query = JobQuery {
-        job: request.jobs.join(","),
-        columns: "id,shown_id,name,partition".to_owned(),
-        ..request.filter.clone().unwrap_or_default()
-    };
-    let mut rows = client.rows(&path_with_query("/v1/jobs", &query))?;
-    let mut jobs: Vec<JobRow> = Vec::new();
-    while let Some(text) = rows.next_row()? {
-        jobs.push(serde_json::from_slice(text).map_err(Failure::new)?);
-    }
-    if jobs.is_empty() {
-        return Err(Failure::new("no job matches"));
+    let words = request.jobs.iter().flat_map(|words| words.split(','));
+    let (steps, jobs): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('.'));
+    let of_step = |step: &&str| ((*step).to_owned(), format!("step {step}"));
+    let mut asked: Vec<(String, String)> = steps.iter().map(of_step).collect();
+    if !jobs.is_empty() || request.filter.is_some() {
+        asked.extend(jobs_of(client, jobs.join(","), &request)?);
     }
     let (mut agreed, mut answers) = (Vec::new(), std::io::stdin().lock().lines());
-    for job in jobs {
-        let show = gcli::printable::printable;
-        write!(
-            std::io::stderr(),
-            "Cancel job {} name={} partition={} [y/n]? ",
-            job.shown_id,
-            show(&job.name),
-            show(&job.partition)
-        )?;
+    for (name, words) in asked {
+        write!(std::io::stderr(), "Cancel {words} [y/n]? ")?;
         let answer = answers
             .next()
             .transpose()
             .map_err(Failure::new)?
             .unwrap_or_default();
         if matches!(answer.trim(), "y" | "Y" | "yes") {
-            agreed.push(job.shown_id);
+            agreed.push(name);
         }
     }
     Ok(agreed)
+}
+
+/// The jobs that are meant, each with the words that a question calls it by.
+fn jobs_of(
+    client: &mut Client,
+    job: String,
+    request: &CancelRequest,
+) -> Result<Vec<(String, String)>, Failure> {
+    let query = JobQuery {
+        job,
+        columns: "id,shown_id,name,partition".to_owned(),
+        ..request.filter.clone().unwrap_or_default()
+    };
+    let mut rows = client.rows(&path_with_query("/v1/jobs", &query))?;
+    let (mut jobs, show) = (Vec::new(), gcli::printable::printable);
+    while let Some(text) = rows.next_row()? {
+        let job: JobRow = serde_json::from_slice(text).map_err(Failure::new)?;
+        let (name, partition) = (show(&job.name), show(&job.partition));
+        let words = format!("job {} name={name} partition={partition}", job.shown_id);
+        jobs.push((job.shown_id, words));
+    }
+    match jobs.is_empty() {
+        true => Err(Failure::new("no job matches")),
+        false => Ok(jobs),
+    }
 }
 
 #[cfg(test)]

@@ -550,14 +550,6 @@ fn squeues_and_scancels_ways_to_ask_are_understood_or_refused_with_advice() {
     );
     check(
         GDEL,
-        &["95.0"],
-        expect![[r#"
-        stderr: gdel: 95.0 is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel 95; its script alone: gdel -b -s TERM 95
-        exit: Some(2)
-    "#]],
-    );
-    check(
-        GDEL,
         &["--ctld", "95"],
         expect![[r#"
         stderr: gdel: --ctld: the controller sends all signals; leave it out

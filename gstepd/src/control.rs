@@ -27,9 +27,9 @@ pub struct Control {
     mark: Option<CheckpointMark>,
 }
 
-/// A connection that is a client's stream of a step from here on.
-pub struct Attachment {
-    pub step: u32,
+/// A connection about one step, with the order that came on it.
+pub struct StepVisit {
+    pub order: SupervisorCommand,
     pub stream: UnixStream,
     /// What was read from it behind the order.
     pub read: Vec<u8>,
@@ -39,7 +39,7 @@ pub struct Attachment {
 #[derive(Default)]
 pub struct ControlInput {
     pub orders: Vec<SupervisorCommand>,
-    pub attachments: Vec<Attachment>,
+    pub visits: Vec<StepVisit>,
     /// A peer which had been told the end is gone.
     pub acknowledged: bool,
 }
@@ -49,8 +49,8 @@ struct Connection {
     received: Vec<u8>,
     /// The end was told: when this peer closes, it knows.
     told_end: bool,
-    /// What follows in it is no line.
-    is_stream: bool,
+    /// It is about one step: what follows in it is no line.
+    is_visit: bool,
     closed: bool,
 }
 
@@ -113,17 +113,14 @@ impl Control {
         for mut connection in std::mem::take(&mut self.connections) {
             connection.read(&mut input.orders);
             input.acknowledged |= connection.closed && connection.told_end;
-            match input
-                .orders
-                .pop_if(|order| matches!(order, SupervisorCommand::Attach { .. }))
-            {
-                Some(SupervisorCommand::Attach { step }) => input.attachments.push(Attachment {
-                    step,
+            match input.orders.pop_if(|order| is_visit(order)) {
+                Some(order) => input.visits.push(StepVisit {
+                    order,
                     stream: connection.stream,
                     read: connection.received,
                 }),
-                _ if connection.closed => {}
-                _ => self.connections.push(connection),
+                None if connection.closed => {}
+                None => self.connections.push(connection),
             }
         }
         while let Ok((stream, _)) = self.listener.accept() {
@@ -145,7 +142,7 @@ impl Control {
             stream,
             received: Vec::new(),
             told_end: false,
-            is_stream: false,
+            is_visit: false,
             closed: false,
         };
         connection.send(&self.state);
@@ -156,6 +153,14 @@ impl Control {
             self.connections.push(connection);
         }
     }
+}
+
+/// The connection of such an order has no further one.
+fn is_visit(order: &SupervisorCommand) -> bool {
+    matches!(
+        order,
+        SupervisorCommand::Attach { .. } | SupervisorCommand::SignalStep { .. }
+    )
 }
 
 impl Drop for Control {
@@ -210,7 +215,7 @@ impl Connection {
     fn read(&mut self, orders: &mut Vec<SupervisorCommand>) {
         // Orders are short. Each page of the stack that is touched is copied, in a process that is a copy.
         let mut buffer = [0; 4 << 10];
-        while !self.closed && !self.is_stream {
+        while !self.closed && !self.is_visit {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,
                 Ok(count) => {
@@ -233,10 +238,9 @@ impl Connection {
         while let Some(length) = self.received[from..].iter().position(|b| *b == b'\n') {
             let order = serde_json::from_slice(&self.received[from..from + length]).ok()?;
             from += length + 1;
-            let is_stream = matches!(order, SupervisorCommand::Attach { .. });
+            self.is_visit = is_visit(&order);
             orders.push(order);
-            if is_stream {
-                self.is_stream = true;
+            if self.is_visit {
                 break;
             }
         }

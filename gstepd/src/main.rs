@@ -23,6 +23,8 @@ mod stand_by;
 mod step;
 mod step_account;
 mod step_link;
+mod step_task;
+mod step_watch;
 mod supervisor;
 mod task_binding;
 mod task_input;

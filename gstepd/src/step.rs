@@ -3,57 +3,36 @@
 //! Source: srun(1) for ranks, environment and what a task's end takes along.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 use gmodel::ExitCode;
-use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{
-    MAX_NODE_TASKS, RunSetup, StepInput, StepOrder, StepOutput, StepStream, SupervisorReport,
-    TerminalSize,
+    MAX_NODE_TASKS, StepInput, StepOrder, StepOutput, StepStream, SupervisorReport,
 };
 use gsys::cgroup::StepCgroup;
-use gsys::cpu::Affinity;
-use gsys::launch::{self, LaunchError, LaunchSpec, PendingLaunch, Stdio};
 use gsys::process::ReapedChild;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::pipe2;
+use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
+use nix::poll::PollFlags;
 
 use crate::attached_link::AttachedLink;
-use crate::batch::{binds, identity, os_string, set_limits, split_variables};
-use crate::environment;
 use crate::job_processes::JobProcesses;
 use crate::life::BootMillis;
 use crate::rendezvous::MeetingPlace;
-use crate::resource_limits::JobLimits;
 use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
-use crate::task_binding::{self, TaskBinding};
-use crate::task_input::{StepInputs, TaskInput};
+use crate::step_task::{Job, PIECE_BYTES, Task};
+use crate::step_watch::Watchers;
+use crate::task_binding;
+use crate::task_input::StepInputs;
 use crate::terminal::Terminal;
 
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
 /// What was killed at the end of a step, and sits in a system call so long, is the job's to end.
 const ENDING_PATIENCE_SECS: u32 = 5;
-const PIECE_BYTES: usize = 32 << 10;
 /// Ctrl-D.
 const END_OF_TRANSMISSION: u8 = 4;
-/// As srun says it of a task.
-const OUT_OF_MEMORY: &str = "Out Of Memory";
-
-/// What a task is started with, beside its own order.
-pub struct Job<'a> {
-    pub order: &'a LaunchOrder,
-    pub setup: &'a RunSetup,
-    pub processes: &'a JobProcesses,
-    pub limits: &'a JobLimits,
-}
 
 /// All steps of the run on this node.
 #[derive(Default)]
@@ -72,6 +51,7 @@ pub struct Steps {
 struct Step {
     order: StepOrder,
     link: Option<StepLink>,
+    watchers: Watchers,
     phase: StepPhase,
     tasks: Vec<Task>,
     inputs: StepInputs,
@@ -87,35 +67,13 @@ enum StepPhase {
     /// Waiting for grun to take the connection; given up at the instant.
     Connecting(BootMillis),
     Running,
-    /// grun is gone: SIGTERM was sent, SIGKILL follows.
-    Deserted(BootMillis),
+    /// grun is gone, or the step was cancelled: SIGTERM was sent, SIGKILL follows.
+    Condemned(BootMillis),
     Killed,
     /// No task is left. Other processes of the step were killed, and are waited for until then.
     Ending(BootMillis),
     /// Nothing is left; the last output is being sent.
     Flushing(BootMillis),
-}
-
-struct Task {
-    rank: u32,
-    launching: Option<PendingLaunch>,
-    /// Until it has been reaped.
-    pid: Option<i32>,
-    session: i32,
-    /// Read ends of its stdout and stderr, until end of file.
-    pipes: [Option<File>; 2],
-    stdin: Option<TaskInput>,
-    has_terminal: bool,
-    exit: Option<(ExitCode, String)>,
-    told: bool,
-}
-
-/// The supervisor's ends of a task's input and output.
-struct TaskEnds {
-    stdin: File,
-    /// Of stdout and stderr; a terminal has one for both.
-    pipes: [Option<File>; 2],
-    terminal: Option<Terminal>,
 }
 
 impl Steps {
@@ -149,6 +107,7 @@ impl Steps {
         self.live.push(Step {
             order,
             link: Some(link),
+            watchers: Watchers::default(),
             phase,
             tasks: Vec::new(),
             inputs: StepInputs::default(),
@@ -164,21 +123,54 @@ impl Steps {
     /// # Errors
     /// The answer to a client that asks for one that is not there.
     pub fn stream_of(&mut self, step: u32) -> Result<&mut AttachedLink, SupervisorReport> {
-        let refusal = |text: String, is_early| SupervisorReport::NotAttached { text, is_early };
+        let link = &mut self.live_step(step)?.link;
+        link.as_mut().and_then(StepLink::attached).ok_or_else(|| {
+            let text = format!("step {step} is read by the grun inside the job that began it");
+            refusal(text, false)
+        })
+    }
+
+    /// The clients of a step that only watch.
+    ///
+    /// # Errors
+    /// The answer to one more, where there is no such step or no room.
+    pub fn watchers_of(&mut self, step: u32) -> Result<&mut Watchers, SupervisorReport> {
+        let watchers = &mut self.live_step(step)?.watchers;
+        match watchers.is_full() {
+            true => Err(refusal(
+                format!("step {step} is watched by as many clients as may be. Let one end"),
+                false,
+            )),
+            false => Ok(watchers),
+        }
+    }
+
+    /// Sends the tasks of a step a signal, or ends the step.
+    ///
+    /// # Errors
+    /// The answer where there is no such step, or it has ended.
+    pub fn signal(
+        &mut self,
+        job: &Job<'_>,
+        step: u32,
+        signal: Option<u8>,
+        now: BootMillis,
+    ) -> Result<(), SupervisorReport> {
+        let live = self.live_step(step)?;
+        match signal {
+            Some(signal) => live.signal(job, i32::from(signal)),
+            None => live.cancel(job, now),
+        }
+        Ok(())
+    }
+
+    fn live_step(&mut self, step: u32) -> Result<&mut Step, SupervisorReport> {
         let is_over = self.seen.contains(&step);
-        let Some(live) = self.live.iter_mut().find(|live| live.order.step == step) else {
-            return Err(match is_over {
-                true => refusal(format!("step {step} is over"), false),
-                false => refusal(format!("there is no step {step} on this node"), true),
-            });
-        };
-        live.link
-            .as_mut()
-            .and_then(StepLink::attached)
-            .ok_or_else(|| {
-                let text = format!("step {step} is read by the grun inside the job that began it");
-                refusal(text, false)
-            })
+        let found = self.live.iter_mut().find(|live| live.order.step == step);
+        found.ok_or_else(|| match is_over {
+            true => refusal(format!("step {step} is over"), false),
+            false => refusal(format!("there is no step {step} on this node"), true),
+        })
     }
 
     /// What to poll, and for what.
@@ -189,7 +181,7 @@ impl Steps {
     pub fn next_deadline(&self) -> Option<BootMillis> {
         let of_phase = |step: &Step| match step.phase {
             StepPhase::Connecting(at)
-            | StepPhase::Deserted(at)
+            | StepPhase::Condemned(at)
             | StepPhase::Ending(at)
             | StepPhase::Flushing(at) => Some(at),
             StepPhase::Running | StepPhase::Killed => None,
@@ -198,7 +190,7 @@ impl Steps {
         let deadlines = self
             .live
             .iter()
-            .flat_map(|step| [of_phase(step), of_link(step)]);
+            .flat_map(|step| [of_phase(step), of_link(step), step.watchers.deadline()]);
         deadlines.flatten().min()
     }
 
@@ -219,20 +211,9 @@ impl Steps {
         let Some((task, account)) = found.next() else {
             return;
         };
-        task.finish_launch_of_the_dead();
-        task.pid = None;
         account.reaped(child);
-        if task.exit.is_none() {
-            let of_memory = exit == ExitCode::killed(SIGKILL as u8) && account.blames_memory();
-            task.exit = Some((
-                exit,
-                if of_memory {
-                    OUT_OF_MEMORY.to_owned()
-                } else {
-                    String::new()
-                },
-            ));
-        }
+        let of_memory = exit == ExitCode::killed(SIGKILL as u8) && account.blames_memory();
+        task.reaped(exit, of_memory);
         // A cgroup that cannot be listed is found out by the supervisor itself.
         let _ = job.processes.signal_session(task.session, SIGKILL);
     }
@@ -276,7 +257,48 @@ impl Steps {
     }
 }
 
+fn refusal(text: String, is_early: bool) -> SupervisorReport {
+    SupervisorReport::NotAttached { text, is_early }
+}
+
 impl Step {
+    /// Ends it by an order from outside: SIGTERM, and SIGKILL after the job's grace.
+    fn cancel(&mut self, job: &Job<'_>, now: BootMillis) {
+        let words = format!(
+            "step {} on {}: CANCELLED",
+            self.order.step, job.setup.node_name
+        );
+        match self.phase {
+            StepPhase::Connecting(_) => {
+                let text = "the step was cancelled before its tasks started".to_owned();
+                self.link
+                    .iter_mut()
+                    .for_each(|link| link.send(&StepOutput::Refused { text: text.clone() }));
+                self.phase = StepPhase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
+            }
+            StepPhase::Running => {
+                let said = StepOutput::Output {
+                    rank: self.order.ranks.first().copied().unwrap_or(0),
+                    stream: StepStream::Stderr,
+                    bytes: format!("\r\n*** {words} ***\r\n").into_bytes(),
+                };
+                self.watchers.send(&said);
+                self.link.iter_mut().for_each(|link| link.send(&said));
+                self.condemn(job, now);
+            }
+            StepPhase::Condemned(_)
+            | StepPhase::Killed
+            | StepPhase::Ending(_)
+            | StepPhase::Flushing(_) => {}
+        }
+    }
+
+    fn condemn(&mut self, job: &Job<'_>, now: BootMillis) {
+        self.signal(job, SIGTERM);
+        self.signal(job, SIGCONT);
+        self.phase = StepPhase::Condemned(now.plus_secs(job.order.kill_grace_secs));
+    }
+
     /// Returns its account when it is closed.
     fn service(
         &mut self,
@@ -285,6 +307,7 @@ impl Step {
         notes: &mut Vec<String>,
     ) -> Option<StepTotals> {
         self.service_link(job, now);
+        self.greet_watchers(now);
         if let StepPhase::Connecting(until) = self.phase
             && self.link.as_ref().is_some_and(StepLink::is_connected)
         {
@@ -298,15 +321,15 @@ impl Step {
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
             let terminal = self.terminal.as_mut().filter(|_| task.has_terminal);
-            task.forward(self.link.as_mut(), terminal);
+            task.forward(self.link.as_mut(), &mut self.watchers, terminal);
         }
         match self.phase {
-            StepPhase::Deserted(at) if now >= at => {
+            StepPhase::Condemned(at) if now >= at => {
                 self.signal(job, SIGKILL);
                 self.account.iter().for_each(StepAccount::kill);
                 self.phase = StepPhase::Killed;
             }
-            StepPhase::Running | StepPhase::Deserted(_) | StepPhase::Killed
+            StepPhase::Running | StepPhase::Condemned(_) | StepPhase::Killed
                 if self.tasks.iter().all(|task| task.told) =>
             {
                 self.account.iter().for_each(StepAccount::kill);
@@ -318,12 +341,16 @@ impl Step {
         let closed = self.close_account(job, now, notes);
         // What was just queued goes out now, not at the next event. Input may have come by either look.
         self.service_link(job, now);
+        self.greet_watchers(now);
         self.feed();
         let sent = |link: &mut StepLink| link.is_connected() && link.is_flushed();
         if matches!(self.phase, StepPhase::Flushing(_))
             && let Some(link) = self.link.take_if(sent)
         {
             link.finish();
+        }
+        if let StepPhase::Flushing(at) = self.phase {
+            self.watchers.release(now >= at);
         }
         closed
     }
@@ -386,6 +413,31 @@ impl Step {
         }
     }
 
+    /// A client that comes to watch hears which tasks there are, which have ended, and sees what is on the terminal.
+    fn greet_watchers(&mut self, now: BootMillis) {
+        if !self.watchers.service(now) {
+            return;
+        }
+        let ranks = self.order.ranks.clone();
+        let first = ranks.first().copied().unwrap_or(0);
+        let screen = self.terminal.iter().flat_map(|terminal| {
+            let screen = terminal.screen();
+            let pieces: Vec<Vec<u8>> = screen.chunks(PIECE_BYTES).map(<[u8]>::to_vec).collect();
+            pieces
+        });
+        let shown = screen.map(|bytes| StepOutput::Output {
+            rank: first,
+            stream: StepStream::Stdout,
+            bytes,
+        });
+        let ended = self.tasks.iter().filter(|task| task.told);
+        let greeting: Vec<StepOutput> = std::iter::once(StepOutput::Layout { ranks })
+            .chain(shown)
+            .chain(ended.filter_map(Task::end_words))
+            .collect();
+        self.watchers.greet(&greeting);
+    }
+
     /// When nothing of the step is left, or that has taken too long: what it used goes to grun, behind all that it wrote.
     fn close_account(
         &mut self,
@@ -410,12 +462,12 @@ impl Step {
             .take()?
             .close(self.order.step, job.setup.mem_limit_bytes);
         notes.extend(Some(closed.text.clone()).filter(|text| !text.is_empty()));
-        if let Some(link) = &mut self.link {
-            link.send(&StepOutput::Used {
-                usage: closed.usage,
-                text: closed.text.clone(),
-            });
-        }
+        let used = StepOutput::Used {
+            usage: closed.usage,
+            text: closed.text.clone(),
+        };
+        self.watchers.send(&used);
+        self.link.iter_mut().for_each(|link| link.send(&used));
         Some(closed)
     }
 
@@ -428,9 +480,7 @@ impl Step {
         {
             self.link = None;
             if self.phase == StepPhase::Running {
-                self.signal(job, SIGTERM);
-                self.signal(job, SIGCONT);
-                self.phase = StepPhase::Deserted(now.plus_secs(job.order.kill_grace_secs));
+                self.condemn(job, now);
             }
         }
     }
@@ -481,26 +531,19 @@ impl Step {
 
     /// A step without a link to grun lasts as long as its tasks and the processes that these left.
     fn is_over(&self) -> bool {
-        self.link.is_none() && self.account.is_none() && self.tasks.iter().all(|task| task.told)
+        let is_read = self.watchers.is_empty() || self.tasks.is_empty();
+        self.link.is_none()
+            && self.account.is_none()
+            && is_read
+            && self.tasks.iter().all(|task| task.told)
     }
 
     fn poll_fds(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut fds: Vec<_> = self.link.iter().filter_map(StepLink::poll_fd).collect();
+        let of_link = self.link.iter().filter_map(StepLink::poll_fd);
+        let mut fds: Vec<_> = of_link.chain(self.watchers.poll_fds()).collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
         for task in &self.tasks {
-            fds.extend(
-                task.launching
-                    .iter()
-                    .map(|l| (l.status_fd(), PollFlags::POLLIN)),
-            );
-            if readable {
-                fds.extend(
-                    task.pipes
-                        .iter()
-                        .flatten()
-                        .map(|pipe| (pipe.as_fd(), PollFlags::POLLIN)),
-                );
-            }
+            fds.extend(task.poll_fds(readable));
             fds.extend(
                 task.stdin
                     .iter()
@@ -509,228 +552,4 @@ impl Step {
         }
         fds
     }
-}
-
-impl Task {
-    /// A task that cannot be started has ended already, with the text that says why.
-    /// The terminal of the first task goes into its place.
-    fn start(
-        order: &StepOrder,
-        job: &Job<'_>,
-        account: &StepAccount,
-        local: usize,
-        terminal: &mut Option<Terminal>,
-    ) -> Task {
-        let rank = order.ranks[local];
-        match spawn(order, job, account, local) {
-            Ok((launching, ends)) => {
-                let has_terminal = ends.terminal.is_some();
-                *terminal = ends.terminal.or(terminal.take());
-                Task {
-                    rank,
-                    pid: Some(launching.pid()),
-                    // The child makes itself a session with its pid as number.
-                    session: launching.pid(),
-                    launching: Some(launching),
-                    pipes: ends.pipes,
-                    stdin: Some(TaskInput::new(ends.stdin)),
-                    has_terminal,
-                    exit: None,
-                    told: false,
-                }
-            }
-            Err(failure) => Task::failed(rank, failure),
-        }
-    }
-
-    fn failed(rank: u32, failure: Failure) -> Task {
-        Task {
-            rank,
-            launching: None,
-            pid: None,
-            session: 0,
-            pipes: [None, None],
-            stdin: None,
-            has_terminal: false,
-            exit: Some(failure),
-            told: false,
-        }
-    }
-
-    fn look_at_launch(&mut self, link: Option<&mut StepLink>) {
-        let Some(launching) = &self.launching else {
-            return;
-        };
-        let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
-        if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
-            return;
-        }
-        match self.launching.take().map(PendingLaunch::finish) {
-            Some(Ok(launched)) => {
-                let started = StepOutput::Started {
-                    rank: self.rank,
-                    pid: launched.pid as u32,
-                };
-                if let Some(link) = link {
-                    link.send(&started);
-                }
-            }
-            Some(Err(e)) => {
-                self.pid = None;
-                self.exit = Some(failure(&e));
-            }
-            None => {}
-        }
-    }
-
-    /// The child has ended before its start was looked at: what the start came to is known now.
-    fn finish_launch_of_the_dead(&mut self) {
-        if let Some(Err(e)) = self.launching.take().map(PendingLaunch::finish) {
-            self.exit = Some(failure(&e));
-        }
-    }
-
-    /// Sends what the task wrote, as far as there is room. When it has ended and its pipes are drained, its end is told.
-    /// Without a connection the output goes nowhere.
-    fn forward(&mut self, mut link: Option<&mut StepLink>, mut terminal: Option<&mut Terminal>) {
-        let ended = self.exit.is_some() && self.pid.is_none();
-        for (pipe, stream) in self
-            .pipes
-            .iter_mut()
-            .zip([StepStream::Stdout, StepStream::Stderr])
-        {
-            while let Some(file) = pipe {
-                if link.as_ref().is_some_and(|link| !link.has_room()) {
-                    return;
-                }
-                let mut piece = vec![0; PIECE_BYTES];
-                match file.read(&mut piece) {
-                    Ok(count) if count > 0 => {
-                        piece.truncate(count);
-                        if let Some(terminal) = &mut terminal {
-                            terminal.show(&piece);
-                        }
-                        let output = StepOutput::Output {
-                            rank: self.rank,
-                            stream,
-                            bytes: piece,
-                        };
-                        if let Some(link) = &mut link {
-                            link.send(&output);
-                        }
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    // A killed descendant may still hold the pipe for a moment; it has nothing more to say.
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock && !ended => break,
-                    _ => *pipe = None,
-                }
-            }
-        }
-        if let (true, false, Some((exit, text))) = (ended, self.told, &self.exit) {
-            let output = StepOutput::Ended {
-                rank: self.rank,
-                exit: *exit,
-                text: text.clone(),
-            };
-            if let Some(link) = link {
-                link.send(&output);
-            }
-            self.told = true;
-        }
-    }
-}
-
-type Failure = (ExitCode, String);
-
-/// The start of a task.
-fn spawn(
-    order: &StepOrder,
-    job: &Job<'_>,
-    account: &StepAccount,
-    local: usize,
-) -> Result<(PendingLaunch, TaskEnds), Failure> {
-    let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
-    let join = account
-        .join_fds(job.processes)
-        .map_err(|e| node_failure(&e))?;
-    let (ends, theirs) = match order.terminal.filter(|_| order.ranks[local] == 0) {
-        Some(size) => open_terminal(size, job.setup).map_err(|e| node_failure(&e))?,
-        None => open_pipes().map_err(|e| node_failure(&e))?,
-    };
-    let [stdin, stdout, stderr] = &theirs;
-    let bound = TaskBinding::of(job.order, job.setup, order, local)
-        .map_err(|text| (ExitCode::exited(1), text))?;
-    say(stderr, &bound.words).map_err(|e| node_failure(&e))?;
-    let mut spec = LaunchSpec::new(
-        order.argv.iter().map(|word| os_string(word)).collect(),
-        identity(job.setup),
-    );
-    spec.env = split_variables(environment::task(
-        job.order, job.setup, order, local, &bound,
-    ));
-    spec.affinity = bound.cpus.as_deref().map(Affinity::new);
-    spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
-    set_limits(&mut spec, job.limits);
-    spec.cwd = PathBuf::from(os_string(if order.work_dir.is_empty() {
-        &job.order.work_dir
-    } else {
-        &order.work_dir
-    }));
-    spec.umask = job.order.umask;
-    spec.join = join.as_ref();
-    spec.confine_root = job.setup.restrict_root;
-    spec.binds = binds(job.setup);
-    spec.stdin = Stdio::Fd(stdin.as_fd());
-    spec.stdout = Stdio::Fd(stdout.as_fd());
-    spec.stderr = Stdio::Fd(stderr.as_fd());
-    spec.controlling_terminal = ends.terminal.is_some();
-    let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
-    Ok((launching, ends))
-}
-
-/// Three pipes, and the task's ends of them.
-fn open_pipes() -> nix::Result<(TaskEnds, [OwnedFd; 3])> {
-    let (reader, stdin) = pipe2(OFlag::O_CLOEXEC)?;
-    let (out, out_writer) = output_pipe()?;
-    let (err, err_writer) = output_pipe()?;
-    let ends = TaskEnds {
-        stdin: not_blocking(stdin)?,
-        pipes: [Some(out), Some(err)],
-        terminal: None,
-    };
-    Ok((ends, [reader, out_writer, err_writer]))
-}
-
-fn open_terminal(size: TerminalSize, setup: &RunSetup) -> anyhow::Result<(TaskEnds, [OwnedFd; 3])> {
-    let (terminal, slave) = Terminal::open(size, setup.uid, setup.gid)?;
-    let ends = TaskEnds {
-        stdin: terminal.side()?,
-        pipes: [Some(terminal.side()?), None],
-        terminal: Some(terminal),
-    };
-    Ok((ends, [slave.try_clone()?, slave.try_clone()?, slave]))
-}
-
-/// What the task itself is to be told, before it writes anything.
-fn say(stderr: &OwnedFd, words: &str) -> io::Result<()> {
-    File::from(stderr.try_clone()?).write_all(words.as_bytes())
-}
-
-/// As a shell has it: 127 for what is not there, 126 for what cannot be run.
-fn failure(error: &LaunchError) -> Failure {
-    (
-        ExitCode::exited(if error.errno == ENOENT { 127 } else { 126 }),
-        error.text.clone(),
-    )
-}
-
-fn output_pipe() -> nix::Result<(File, OwnedFd)> {
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-    Ok((not_blocking(reader)?, writer))
-}
-
-/// Only the supervisor's end must not block: to a program it is an ordinary pipe.
-fn not_blocking(end: OwnedFd) -> nix::Result<File> {
-    fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(File::from(end))
 }

@@ -22,7 +22,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::batch;
-use crate::control::{self, Attachment, Control};
+use crate::control::{self, Control, StepVisit};
 use crate::job_processes::JobProcesses;
 use crate::life::{BootMillis, Life, LifeAction, Terms};
 use crate::login_environment::LoginShell;
@@ -32,7 +32,8 @@ use crate::record::{Record, shorten};
 use crate::rendezvous::{self, PortLease};
 use crate::resource_limits::JobLimits;
 use crate::run_dir::{RunDir, wall_clock};
-use crate::step::{Job, Steps};
+use crate::step::Steps;
+use crate::step_task::Job;
 
 /// Steps that may wait for this node's start; grun is told of more at once.
 const MAX_EARLY_STEPS: usize = 64;
@@ -315,8 +316,10 @@ impl Supervisor {
                     self.begin_step(*step);
                     Vec::new()
                 }
-                // It comes as an attachment.
-                SupervisorCommand::Attach { .. } => Vec::new(),
+                // They come as visits.
+                SupervisorCommand::Attach { .. } | SupervisorCommand::SignalStep { .. } => {
+                    Vec::new()
+                }
                 SupervisorCommand::Unknown => {
                     self.dir
                         .log("an order that this release does not know was passed over");
@@ -325,28 +328,53 @@ impl Supervisor {
             };
             self.carry_out(acts);
         }
-        for attachment in input.attachments {
-            self.attach(attachment);
+        for visit in input.visits {
+            self.receive_visit(visit);
         }
         input.acknowledged
     }
 
-    /// Answers on the client's connection, and hands it to its step.
-    fn attach(&mut self, attachment: Attachment) {
-        let Attachment {
-            step,
+    /// Answers on the connection. That of a stream is its step's from then on.
+    fn receive_visit(&mut self, visit: StepVisit) {
+        let StepVisit {
+            order,
             mut stream,
             read,
-        } = attachment;
-        let found = self.steps.stream_of(step);
-        let answer = found.as_ref().err().unwrap_or(&SupervisorReport::Attached);
-        // It fits into any socket's buffer. What the step sends comes behind it.
-        if control::write_line(&mut stream, answer).is_err() {
-            return;
-        }
-        if let Ok(link) = found {
-            // A connection that fails may be made again.
-            let _ = link.attach(stream, read);
+        } = visit;
+        match order {
+            SupervisorCommand::Attach { step, watch: true } => {
+                let found = self.steps.watchers_of(step);
+                let answer = found.as_ref().err().unwrap_or(&SupervisorReport::Attached);
+                if control::write_line(&mut stream, answer).is_ok()
+                    && let Ok(watchers) = found
+                {
+                    let _ = watchers.add(stream, read, now());
+                }
+            }
+            SupervisorCommand::Attach { step, watch: false } => {
+                let found = self.steps.stream_of(step);
+                let answer = found.as_ref().err().unwrap_or(&SupervisorReport::Attached);
+                // It fits into any socket's buffer. What the step sends comes behind it.
+                if control::write_line(&mut stream, answer).is_ok()
+                    && let Ok(link) = found
+                {
+                    // A connection that fails may be made again.
+                    let _ = link.attach(stream, read);
+                }
+            }
+            SupervisorCommand::SignalStep { step, signal } => {
+                let job = Job {
+                    order: &self.order,
+                    setup: &self.setup,
+                    processes: &self.processes,
+                    limits: &self.limits,
+                };
+                let done = self.steps.signal(&job, step, signal, now());
+                let answer = done.err().unwrap_or(SupervisorReport::StepSignalled);
+                // A peer that is gone needs no answer.
+                let _ = control::write_line(&mut stream, &answer);
+            }
+            _ => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! `gsub`: from a command line, an environment and a script to one submission.
 //!
-//! And `grun` (`step`): tasks inside a running job, or in an allocation of its own (`allocation`); `salloc`: a command beside one.
+//! And `grun` (`step`): tasks inside a running job, or in an allocation of its own (`allocation`); `salloc`: a command beside one;
+//! `sattach` (`watch`): a step seen beside its client.
 //!
 //! The options are those of `gmodel::option_table`: parser, help and man page come from it.
 
@@ -17,6 +18,7 @@ mod option_words;
 mod resource_limits;
 mod resources;
 pub mod salloc;
+pub mod sbcast;
 mod script;
 mod signal_wait;
 mod specification;
@@ -34,3 +36,4 @@ mod step_turn;
 mod submission;
 pub mod submit;
 mod terminal;
+pub mod watch;

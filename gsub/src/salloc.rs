@@ -6,6 +6,7 @@ use crate::allocation::{Allocation, News, WaitRules, immediate, revoked, take_im
 use crate::option_words::GivenOption;
 use crate::signal_wait::signal_within;
 use clap::{Arg, ArgAction, Command};
+use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use gmodel::byte_text;
 use gmodel::signal::parse_signal;
@@ -22,8 +23,32 @@ use std::time::Duration;
 /// Between two looks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
+const EXAMPLES: &str = "\
+Examples:
+  salloc --gpus 2 -t 1:00:00              a shell here; grun in it runs on the allocation's nodes
+  salloc -N2 -p debug grun hostname       one command, and the allocation ends with its exit code
+  salloc --no-shell -t 30                 an allocation that stays: grun --jobid, then gdel
+  salloc --immediate=30 --gpus 8          give up if it does not start within 30 s
+
+All options of gsub(1) that ask for nodes are options of salloc, too, and SALLOC_PARTITION and the like count as its
+environment. gsub --interactive is the same command. While it waits, one line on a terminal says why and since when; Ctrl-C
+then cancels it. The shell's variables are those of a job (SLURM_JOB_ID, SLURM_JOB_NODELIST). The allocation ends with the
+shell, by its time limit, by gdel, or when salloc was not heard for the partition's detached_time; then the command gets
+the signal of --kill-command.";
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "Else what the command exits with, or 128 and the signal that ended it.",
+        see_also: "gsub(1), grun(1), gpupool(7)",
+    }
+}
+
 fn command() -> Command {
     Command::new("salloc")
+        .after_help(EXAMPLES)
         .version(env!("CARGO_PKG_VERSION"))
         .about("Get an allocation and run a command, or a shell, beside it on this machine; grun in it runs on its nodes")
         .arg(flag("no-shell").help("Ask for the allocation and leave it: it ends by its limit, or by gdel"))

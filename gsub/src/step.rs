@@ -12,7 +12,7 @@ use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
 use crate::step_input::{self, InputRanks, Peers};
 use crate::step_message::Message;
-use crate::step_nodes::{CallbackListener, open_streams};
+use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
@@ -30,7 +30,7 @@ use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gmodel::supervise::StepInput;
 use gwire::api::{StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow};
-use gwire::client::Client;
+use gwire::client::{Client, escape};
 use nix::sys::signal::{SigSet, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,7 +51,7 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Messages in flight: tasks that write faster than we print wait in their pipes.
 const CHANNEL: usize = 1024;
 
-/// `grun` itself.
+/// `grun` itself, but for `--watch`.
 ///
 /// # Errors
 /// What stood in the way, with the exit code.
@@ -78,7 +78,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     run(args, &job, signals)?.outcome
 }
 
-fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
+pub(crate) fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
     let words = words.into_iter().map(OsString::from);
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     StepArgs::from_arg_matches(&matches).map_err(Failure::usage)
@@ -164,7 +164,7 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     let peers = files.and_then(|files| {
         let peers = match listener {
             Some(listener) => listener.accept(&step, sender)?,
-            None => open_streams(client.socket(), &job.id, &step, sender)?,
+            None => open_streams(client.socket(), &job.id, &step, StreamUse::Client, sender)?,
         };
         Ok((files, peers))
     });
@@ -187,13 +187,10 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     let signals = block_signals(true)?;
     let mut client = gcli::connect("grun")?;
     let shown = format!("{job}.{step}");
-    let nodes = nodes_of(&mut client, job, &shown)?;
+    let row = step_under_way(&mut client, &job.to_string(), &shown)?;
+    let nodes = Hostlist::parse(&row.nodelist).ok();
     let first = nodes.as_ref().and_then(|nodes| nodes.iter().next());
-    let Some(first) = first else {
-        return Err(Failure::new(format_args!(
-            "there is no step {shown} under way. `gq --steps` lists the steps"
-        )));
-    };
+    let first = first.ok_or_else(|| Failure::new(format_args!("step {shown} has no node")))?;
     // Only the first task has a terminal.
     let step = StepReply {
         step,
@@ -205,7 +202,13 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     };
     let allocation = Allocation::resume(&mut client, job, own_name())?;
     let (channel, job) = (StepChannel::new(), job.to_string());
-    let peers = open_streams(client.socket(), &job, &step, &channel.sender)?;
+    let peers = open_streams(
+        client.socket(),
+        &job,
+        &step,
+        StreamUse::Client,
+        &channel.sender,
+    )?;
     let step = RunningStep { job, step, client };
     let end = step.attend(args, StepFiles::default(), peers, channel, signals);
     let ends = allocation.filter(|_| !end.is_left);
@@ -215,21 +218,26 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     end.outcome
 }
 
-/// The nodes of a step under way.
-fn nodes_of(
+/// A step under way (`17.0`), as the controller lists it.
+///
+/// # Errors
+/// There is none of this name.
+pub(crate) fn step_under_way(
     client: &mut Client,
-    job: gmodel::JobId,
+    job: &str,
     shown: &str,
-) -> Result<Option<Hostlist>, Failure> {
-    let mut steps = client.rows(&format!("/v1/steps?job={job}"))?;
+) -> Result<StepRow, Failure> {
+    let mut steps = client.rows(&format!("/v1/steps?job={}", escape(job)))?;
     while let Some(row) = steps.next_row()? {
         let row: StepRow = serde_json::from_slice(row)
             .map_err(|e| Failure::new(format_args!("the controller's list of steps: {e}")))?;
         if row.shown_id == shown {
-            return Ok(Hostlist::parse(&row.nodelist).ok());
+            return Ok(row);
         }
     }
-    Ok(None)
+    Err(Failure::new(format_args!(
+        "there is no step {shown} under way. `gq --steps` lists the steps"
+    )))
 }
 
 /// A step that was started, and the controller to tell of its end.
@@ -317,13 +325,13 @@ impl RunningStep {
 }
 
 /// What the threads tell the main one by, and where it reads that.
-struct StepChannel {
-    sender: mpsc::SyncSender<Message>,
-    messages: mpsc::Receiver<Message>,
+pub(crate) struct StepChannel {
+    pub sender: mpsc::SyncSender<Message>,
+    pub messages: mpsc::Receiver<Message>,
 }
 
 impl StepChannel {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (sender, messages) = mpsc::sync_channel(CHANNEL);
         Self { sender, messages }
     }
@@ -584,7 +592,7 @@ fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) ->
         .map(|count| format!("per_task:{count}"))
 }
 
-fn own_job() -> Result<String, Failure> {
+pub(crate) fn own_job() -> Result<String, Failure> {
     ["SLURM_JOB_ID", "GSUB_JOB_ID"]
         .iter()
         .find_map(|name| std::env::var(name).ok())

@@ -156,6 +156,9 @@ pub(crate) struct StepArgs {
     /// Come back to a step with a terminal, as after a lost connection: 17.0
     #[arg(long, value_name = "JOB.STEP", value_parser = step_name, conflicts_with_all = ["command", "jobid", "pty"])]
     pub reattach: Option<(gmodel::JobId, u32)>,
+    /// Show what a running step writes, beside its own grun, as sattach: 17.0
+    #[arg(long, value_name = "JOB.STEP", conflicts_with_all = ["command", "jobid", "pty", "reattach"])]
+    pub watch: Option<String>,
     /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
     #[arg(long, value_name = "TYPE", value_parser = mpi)]
     pub mpi: Option<String>,
@@ -182,7 +185,7 @@ pub(crate) struct StepArgs {
     pub chdir: Option<String>,
     /// What to start
     #[arg(
-        required_unless_present = "reattach",
+        required_unless_present_any = ["reattach", "watch"],
         trailing_var_arg = true,
         value_name = "COMMAND"
     )]

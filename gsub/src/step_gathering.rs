@@ -88,7 +88,10 @@ pub(crate) struct StepGathering<'a> {
     pub used: Option<Usage>,
     /// Positions of nodes that may still say it.
     unmeasured: BTreeSet<u32>,
-    width: usize,
+    /// Of ranks as labels.
+    pub width: usize,
+    /// Only the task of this rank is shown: of stdout, of stderr.
+    pub only: [Option<u32>; 2],
     pub files: StepFiles,
     pub early_end: EndConditions,
     first_end: Option<Instant>,
@@ -135,6 +138,7 @@ impl<'a> StepGathering<'a> {
             used,
             unmeasured,
             width,
+            only: [None, None],
             files,
             early_end,
             first_end: None,
@@ -317,11 +321,12 @@ impl<'a> StepGathering<'a> {
                 bytes,
             } => self.print(rank, stream == StepStream::Stderr, &bytes),
             StepOutput::Ended { rank, exit, text } => {
-                if let Some(ranks) = self.running.get_mut(&at) {
-                    ranks.remove(&rank);
+                // To one that watches over a new connection it is told again.
+                let of_node = self.running.get_mut(&at);
+                if of_node.is_some_and(|ranks| ranks.remove(&rank)) {
+                    self.ended(at, rank, exit, &text);
                 }
                 self.running.retain(|_, ranks| !ranks.is_empty());
-                self.ended(at, rank, exit, &text);
                 Ok(())
             }
             StepOutput::Refused { text } => {
@@ -334,6 +339,11 @@ impl<'a> StepGathering<'a> {
             // With tasks on other nodes still at work.
             StepOutput::Used { usage, text } => {
                 self.measured(at, &usage, &text);
+                Ok(())
+            }
+            StepOutput::Layout { ranks } => {
+                self.running.insert(at, ranks.into_iter().collect());
+                self.running.retain(|_, ranks| !ranks.is_empty());
                 Ok(())
             }
             StepOutput::Hello { .. }
@@ -376,6 +386,9 @@ impl<'a> StepGathering<'a> {
     }
 
     fn print(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+        if self.only[usize::from(stderr)].is_some_and(|only| only != rank) {
+            return Ok(());
+        }
         if !self.label {
             return Ok(self.files.write(rank, stderr, bytes)?);
         }

@@ -172,11 +172,21 @@ impl CallbackListener {
     }
 }
 
+/// What a stream is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamUse {
+    /// To be the client of the step: another one that is there is told and loses it.
+    Client,
+    /// To see its output beside the client.
+    Watch,
+}
+
 /// Opens a stream to each node of the step that has tasks.
 pub(crate) fn open_streams(
     socket: &Path,
     job: &str,
     step: &StepReply,
+    what_for: StreamUse,
     sender: &mpsc::SyncSender<Message>,
 ) -> Result<Peers, Failure> {
     let mut peers = Peers::new();
@@ -190,6 +200,7 @@ pub(crate) fn open_streams(
             step: step.step,
             node: node.name.clone(),
             at,
+            watch: what_for == StreamUse::Watch,
         };
         let stream = step_stream::open(address, sender.clone())
             .map_err(|e| Failure::new(format_args!("a node's stream: {e}")))?;

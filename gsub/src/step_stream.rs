@@ -31,6 +31,8 @@ pub(crate) struct StreamAddress {
     pub node: String,
     /// Position of the node in the step.
     pub at: u32,
+    /// Beside the client of the step.
+    pub watch: bool,
 }
 
 /// The sending side, for other threads.
@@ -143,9 +145,11 @@ impl StreamKeeper {
             job,
             step,
             node,
+            watch,
             ..
         } = &self.address;
-        let path = format!("/v1/jobs/{job}/steps/{step}/stream?node={}", escape(node));
+        let node = escape(node);
+        let path = format!("/v1/jobs/{job}/steps/{step}/stream?node={node}&watch={watch}");
         Client::new(socket).open_stream(&path)
     }
 

@@ -75,6 +75,11 @@ pub enum ToController {
         used: RunUse,
         error: String,
     },
+    /// Answer to `SignalStep`.
+    StepSignalled {
+        question: u64,
+        error: String,
+    },
     /// From a newer node: ignored.
     #[serde(other)]
     Unknown,
@@ -134,6 +139,17 @@ pub enum ToNode {
         stream: String,
         run: gmodel::RunId,
         step: u32,
+        /// A copy of the output for a client that takes the stream from no other.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        watch: bool,
+    },
+    /// `gdel 17.0`: send the tasks of a step a signal, or end the step. Not durable. A node of a release before does not answer.
+    SignalStep {
+        question: u64,
+        run: gmodel::RunId,
+        step: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<u8>,
     },
     /// As `OpenStream`, with a reader of a job's output. The run may be long over. A node of a release before does not answer.
     OpenOutput {

@@ -45,6 +45,14 @@ pub trait NodeLinks: Send + Sync {
         run: RunId,
         order: StepOrder,
     ) -> NodeAnswer<'_, Result<(), String>>;
+    /// Sends the tasks of a step on a node a signal, or ends them; waits a few seconds at most.
+    fn signal_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        step: u32,
+        signal: Option<u8>,
+    ) -> NodeAnswer<'_, Result<(), String>>;
     /// Asks a node to connect a stream with something of a run. It comes as a request of its own, or does not.
     fn open_stream(
         &self,
@@ -57,12 +65,13 @@ pub trait NodeLinks: Send + Sync {
 
 /// What a node connects a client's stream with.
 pub enum StreamSource {
-    Step(u32),
-    /// A file that its node reads as the user.
-    Output {
-        user: UserRef,
-        order: OutputOrder,
+    Step {
+        step: u32,
+        /// The client takes the stream from no other, and sees a copy.
+        watch: bool,
     },
+    /// A file that its node reads as the user.
+    Output { user: UserRef, order: OutputOrder },
 }
 
 /// What handlers need besides the core.

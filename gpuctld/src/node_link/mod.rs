@@ -368,6 +368,10 @@ impl NodeConnections {
                     open.answer_use(question, used, error);
                     continue;
                 }
+                ToController::StepSignalled { question, error } => {
+                    open.answer_signal(question, error);
+                    continue;
+                }
                 ToController::Hello(_) => {
                     return Err(LinkEnd::Refused("a second hello on one connection".into()));
                 }
@@ -412,6 +416,22 @@ impl http::NodeLinks for NodeConnections {
         Box::pin(self.ask_node(node, run, |sender| {
             QuestionKind::Step(Box::new(order), sender)
         }))
+    }
+
+    fn signal_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        step: u32,
+        signal: Option<u8>,
+    ) -> NodeAnswer<'_, Result<(), String>> {
+        Box::pin(
+            self.ask_node(node, run, move |answer| QuestionKind::SignalStep {
+                step,
+                signal,
+                answer,
+            }),
+        )
     }
 
     fn open_stream(

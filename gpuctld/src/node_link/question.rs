@@ -31,6 +31,11 @@ pub(super) enum QuestionKind {
         source: StreamSource,
         answer: AnswerSender<()>,
     },
+    SignalStep {
+        step: u32,
+        signal: Option<u8>,
+        answer: AnswerSender<()>,
+    },
 }
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, String>>;
@@ -68,6 +73,16 @@ impl OpenQuestions {
         }
     }
 
+    /// Answers a question about a signal; an error where it has a text.
+    pub(super) fn answer_signal(&self, number: u64, error: String) {
+        if let Some(QuestionKind::SignalStep { answer, .. }) = self.remove(number) {
+            let _ = answer.send(match error.is_empty() {
+                true => Ok(()),
+                false => Err(newest(error, MAX_ERROR_BYTES)),
+            });
+        }
+    }
+
     fn remove(&self, number: u64) -> Option<QuestionKind> {
         self.0.lock().expect("no panic while held").remove(&number)
     }
@@ -79,7 +94,9 @@ impl QuestionKind {
         match self {
             Self::Log(answer) => answer.is_closed(),
             Self::Use(answer) => answer.is_closed(),
-            Self::Step(_, answer) | Self::Stream { answer, .. } => answer.is_closed(),
+            Self::Step(_, answer)
+            | Self::Stream { answer, .. }
+            | Self::SignalStep { answer, .. } => answer.is_closed(),
         }
     }
 }

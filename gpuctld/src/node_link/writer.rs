@@ -189,7 +189,12 @@ impl<'a, W: AsyncWrite + Unpin> OrderWriter<'a, W> {
                 answer,
             } => {
                 let frame = match source {
-                    StreamSource::Step(step) => ToNode::OpenStream { stream, run, step },
+                    StreamSource::Step { step, watch } => ToNode::OpenStream {
+                        stream,
+                        run,
+                        step,
+                        watch,
+                    },
                     StreamSource::Output { user, order } => ToNode::OpenOutput {
                         stream,
                         run,
@@ -199,6 +204,12 @@ impl<'a, W: AsyncWrite + Unpin> OrderWriter<'a, W> {
                 };
                 return answer_sent(self.write(&frame).await, answer);
             }
+            QuestionKind::SignalStep { step, signal, .. } => ToNode::SignalStep {
+                question: number,
+                run,
+                step,
+                signal,
+            },
             QuestionKind::Log(_) => ToNode::ReadLog {
                 question: number,
                 run,

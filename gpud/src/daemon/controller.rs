@@ -12,7 +12,7 @@ use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Role;
 use gmodel::run::{DesiredState, RunUse};
-use gmodel::supervise::StepOrder;
+use gmodel::supervise::{StepOrder, SupervisorCommand};
 use gmodel::{Fence, RunId};
 use gwire::node_protocol::{ToController, ToNode};
 use std::collections::BTreeSet;
@@ -41,13 +41,24 @@ impl Daemon {
             ToNode::ReadUse { question, run } => self.answer_use(question, run),
             ToNode::TellOrders { runs } => self.tell_orders(runs),
             ToNode::Step { run, step } => self.start_step(run, step),
-            ToNode::OpenStream { stream, run, step } => self.open_stream(stream, run, step),
+            ToNode::OpenStream {
+                stream,
+                run,
+                step,
+                watch,
+            } => self.open_stream(stream, run, SupervisorCommand::Attach { step, watch }),
             ToNode::OpenOutput {
                 stream,
                 run,
                 user,
                 order,
             } => self.open_output(stream, OutputRequest { run, user, order }),
+            ToNode::SignalStep {
+                question,
+                run,
+                step,
+                signal,
+            } => self.signal_step(question, run, step, signal),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
         }
     }
@@ -66,11 +77,11 @@ impl Daemon {
     }
 
     /// Beside the loop: a stream lives as long as its step and its client want it.
-    fn open_stream(&self, stream: String, run: RunId, step: u32) {
+    fn open_stream(&self, stream: String, run: RunId, order: SupervisorCommand) {
         let site = Arc::clone(&self.site);
         tokio::spawn(async move {
-            if let Err(e) = stream::open(&site, &stream, run, step).await {
-                tracing::info!(%run, step, "stream: {e:#}");
+            if let Err(e) = stream::open(&site, &stream, run, &order).await {
+                tracing::info!(%run, ?order, "stream: {e:#}");
             }
         });
     }
@@ -83,6 +94,18 @@ impl Daemon {
             if let Err(e) = stream::open_output(&site, &stream, request).await {
                 tracing::info!(%run, "stream of an output: {e:#}");
             }
+        });
+    }
+
+    fn signal_step(&self, question: u64, run: RunId, step: u32, signal: Option<u8>) {
+        let Some(told) = &self.told else { return };
+        let (site, sender) = (Arc::clone(&self.site), told.sender.clone());
+        tokio::spawn(async move {
+            let done = stream::signal_step(&site, run, step, signal).await;
+            let error = done.map_or_else(|e| format!("{e:#}"), |()| String::new());
+            let _ = sender
+                .send(ToController::StepSignalled { question, error })
+                .await;
         });
     }
 

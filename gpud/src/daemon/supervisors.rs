@@ -65,7 +65,8 @@ impl Daemon {
                 self.feed(NodeInput::Marked { run, mark });
             }
             SupervisorReport::Ended { end } => self.measure(run, end),
-            SupervisorReport::Attached
+            SupervisorReport::StepSignalled
+            | SupervisorReport::Attached
             | SupervisorReport::NotAttached { .. }
             | SupervisorReport::Unknown => {}
         }

@@ -24,6 +24,8 @@ use tokio::time::Instant;
 
 /// The order of a step may still be on its way to the supervisor.
 const STEP_PATIENCE: Duration = Duration::from_secs(3);
+/// Time that a supervisor has to answer beyond that.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 /// Kept of each direction.
 const RELAY_BYTES: usize = 16 << 10;
@@ -35,8 +37,8 @@ const MAX_LINES: usize = 16;
 ///
 /// # Errors
 /// The controller cannot be reached, or no client waits.
-pub async fn open(site: &Site, stream: &str, run: RunId, step: u32) -> Result<()> {
-    let source = attach(site, run, step).await;
+pub async fn open(site: &Site, stream: &str, run: RunId, order: &SupervisorCommand) -> Result<()> {
+    let source = visit(site, run, order).await;
     connect(site, stream, source).await
 }
 
@@ -100,25 +102,38 @@ async fn send(
     Ok(sender.send_request(request).await?)
 }
 
-/// A connection with the supervisor that is the step's stream from its next byte on.
-async fn attach(site: &Site, run: RunId, step: u32) -> Result<BufReader<UnixStream>> {
+/// Sends the tasks of a step a signal, or ends the step. Returns when its supervisor has done it.
+///
+/// # Errors
+/// There is no such step here, or its supervisor does not answer.
+pub async fn signal_step(site: &Site, run: RunId, step: u32, signal: Option<u8>) -> Result<()> {
+    let order = SupervisorCommand::SignalStep { step, signal };
+    visit(site, run, &order).await.map(drop)
+}
+
+/// A connection with the supervisor for one order about a step, which it has obeyed.
+async fn visit(
+    site: &Site,
+    run: RunId,
+    order: &SupervisorCommand,
+) -> Result<BufReader<UnixStream>> {
     let deadline = Instant::now() + STEP_PATIENCE;
     let address = SupervisorAddress::of(&site.spool, run);
-    let mut order = serde_json::to_vec(&SupervisorCommand::Attach { step })?;
-    order.push(b'\n');
+    let mut line = serde_json::to_vec(order)?;
+    line.push(b'\n');
     loop {
         let socket = address
             .connect()
             .with_context(|| format!("run {run} has no supervisor here"))?;
         let mut socket = BufReader::new(UnixStream::from_std(socket)?);
-        socket.write_all(&order).await?;
-        match answer(&mut socket).await? {
-            SupervisorReport::Attached => return Ok(socket),
+        socket.write_all(&line).await?;
+        let answered = tokio::time::timeout_at(deadline + ANSWER_PATIENCE, answer(&mut socket));
+        match answered.await.context("its supervisor does not answer")?? {
             SupervisorReport::NotAttached { is_early: true, .. } if Instant::now() < deadline => {
                 tokio::time::sleep(STEP_PAUSE).await;
             }
             SupervisorReport::NotAttached { text, .. } => bail!("{text}"),
-            _ => bail!("its supervisor, of an older release, knows no streams"),
+            _ => return Ok(socket),
         }
     }
 }
@@ -133,10 +148,12 @@ async fn answer(socket: &mut BufReader<UnixStream>) -> Result<SupervisorReport> 
         let report = serde_json::from_str(&line).context("its supervisor's answer")?;
         if matches!(
             report,
-            SupervisorReport::Attached | SupervisorReport::NotAttached { .. }
+            SupervisorReport::Attached
+                | SupervisorReport::StepSignalled
+                | SupervisorReport::NotAttached { .. }
         ) {
             return Ok(report);
         }
     }
-    bail!("its supervisor, of an older release, knows no streams")
+    bail!("its supervisor, of an older release, knows no such order")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::pages::run("grun", gsub::step_args::page, gsub::step::main)
+    gcli::pages::run("grun", gsub::step_args::page, gsub::watch::grun)
 }

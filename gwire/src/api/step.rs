@@ -62,6 +62,9 @@ pub struct StepRequest {
 pub struct StreamQuery {
     /// A node of the step.
     pub node: String,
+    /// Only a copy of the output, beside the client of the step.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub watch: bool,
 }
 
 /// Of `GET /v1/jobs/{id}/output`, whose connection becomes a stream of `gmodel::output_stream`.

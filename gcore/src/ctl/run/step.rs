@@ -24,8 +24,7 @@ fn startable_run<'a>(state: &'a State, actor: &Actor, target: &Target) -> Result
     let id = job_of(state, actor, target)?.ok_or_else(not_running)?;
     let live = state.job(id).and_then(|job| job.live_run());
     let run = live.and_then(|run| state.run(run));
-    // A script may start a step before its nodes have reported: they hold the step until they have started.
-    run.filter(|run| run.stop.is_none() && run.outcome.is_none() && run.go.is_some())
+    run.filter(|run| run.stop.is_none() && run.outcome.is_none())
         .ok_or_else(not_running)
 }
 
@@ -36,6 +35,10 @@ pub(crate) fn start(
     ask: StepAsk,
 ) -> Result<Reply, Refusal> {
     let run = startable_run(tx.state, actor, &target)?;
+    // A script may start a step before its nodes have reported: they hold the step until they have started.
+    if run.go.is_none() {
+        return Ok(nodes_prepare());
+    }
     let held = held_tasks(tx.state, run);
     let shared = layout(&held, &ask)?;
     enough_cpus(&run.allocation, &shared, &ask)?;
@@ -44,20 +47,15 @@ pub(crate) fn start(
         Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
             step_share::SharePlacement::Room { tasks, parts } => (tasks, parts),
             step_share::SharePlacement::Waits(text) => {
-                return Ok(Reply::StepWaits {
-                    text,
-                    holders: run.step_holds.clone(),
-                });
+                let holders = run.step_holds.clone();
+                return Ok(Reply::StepWaits { text, holders });
             }
         },
     };
     // A grun outside of the job may be quicker than the nodes, and its stream needs their supervisors.
     let mut members = tasks.iter().map(|(place, _)| &run.members[*place]);
     if ask.connect.is_empty() && !members.all(Member::is_ready) {
-        return Ok(Reply::StepWaits {
-            text: "the nodes of the job are being prepared".to_owned(),
-            holders: Vec::new(),
-        });
+        return Ok(nodes_prepare());
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let ranks = deal(&counts, ask.cyclic);
@@ -88,6 +86,13 @@ pub(crate) fn start(
         at: tx.now,
     });
     Ok(Reply::Step { run, step, layout })
+}
+
+fn nodes_prepare() -> Reply {
+    Reply::StepWaits {
+        text: "the nodes of the job are being prepared".to_owned(),
+        holders: Vec::new(),
+    }
 }
 
 /// Places of the step's nodes in the run; empty where these are the run's first.

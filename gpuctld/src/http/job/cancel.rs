@@ -1,4 +1,4 @@
-//! `POST /v1/jobs/cancel`: by id, by filter, or ids narrowed by a filter; ten thousand in one command.
+//! `POST /v1/jobs/cancel`: by id, by filter, or ids narrowed by a filter; ten thousand in one command. Steps by their names.
 //!
 //! The filter is evaluated on the view, what it means is sent to the core as targets: one commit for all.
 
@@ -9,6 +9,7 @@ use crate::http::job::filter::{JobFilter, words_of_ids};
 use crate::http::job::name::{each_task, job_names, targets};
 use crate::http::job::row::{Row, View, positions};
 use crate::http::permission::{Caller, Visibility};
+use crate::http::step;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -23,12 +24,13 @@ pub(crate) async fn cancel(
 ) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let signal = signal(&request)?;
-    let names: Vec<String> = request
-        .jobs
-        .iter()
-        .flat_map(|text| words_of_ids(text))
-        .collect();
+    let words = request.jobs.iter().flat_map(|text| words_of_ids(text));
+    let (steps, names): (Vec<String>, Vec<String>) =
+        words.partition(|word| step::signal::names_step(word));
+    step::signal::check(&request, &steps)?;
+    let of_steps = step::signal::each(&site, &caller, &steps, request.signal).await;
     let targets = match &request.filter {
+        None if names.is_empty() && !steps.is_empty() => Vec::new(),
         None if names.is_empty() => {
             return Err(ApiError::invalid(
                 "no job is named and no filter is given. Name jobs, or --user, --name, --partition, --state",
@@ -44,11 +46,13 @@ pub(crate) async fn cancel(
     if targets.is_empty() {
         return Ok(Json(EachResult {
             schema: SCHEMA,
-            results: Vec::new(),
+            results: of_steps,
         }));
     }
     confine(&site, &caller, &targets).await?;
-    each(&site, caller, Command::Cancel { targets, signal }).await
+    let Json(mut of_all) = each(&site, caller, Command::Cancel { targets, signal }).await?;
+    of_all.results.splice(..0, of_steps);
+    Ok(Json(of_all))
 }
 
 fn signal(request: &CancelRequest) -> Result<Option<CancelSignal>, ApiError> {

@@ -50,7 +50,10 @@ pub(crate) async fn open(
     let asked = AskedStream {
         run,
         node,
-        source: StreamSource::Step(step),
+        source: StreamSource::Step {
+            step,
+            watch: query.watch,
+        },
         words: format!("{}: step {step} of job {id}", query.node),
     };
     let ends = ClientEnd {

@@ -78,6 +78,15 @@ impl NodeLinks for Links {
         self.steps.lock().unwrap().push((node, run, order));
         Box::pin(async { Ok(()) })
     }
+    fn signal_step(
+        &self,
+        _: NodeId,
+        _: RunId,
+        _: u32,
+        _: Option<u8>,
+    ) -> NodeAnswer<'_, Result<(), String>> {
+        Box::pin(async { Err("the node is not connected".to_owned()) })
+    }
     fn open_stream(
         &self,
         _: NodeId,
