@@ -75,7 +75,10 @@ impl Engine {
             (Arc::ptr_eq(config, &snapshot.config) || *config == snapshot.config)
                 && (Arc::ptr_eq(policy, &snapshot.policy) || *policy == snapshot.policy)
         });
-        let generation = (self.cluster.generation, self.cluster.makes.list.len());
+        let generation = (
+            self.cluster.generation,
+            self.cluster.node_classes.list.len(),
+        );
         if !same_policy || generation != self.generation {
             self.memory.job_classes.clear();
             self.cluster.sort_again(snapshot);

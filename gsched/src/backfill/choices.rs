@@ -105,7 +105,7 @@ pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &PlannedStart) -> b
     let has_room = |(hold, nodes): &(Hold, Range<usize>)| {
         nodes
             .clone()
-            .all(|at| cluster.room(at).can_hold_again(hold))
+            .all(|at| cluster.state(at).can_hold_again(hold))
     };
     let is_free = |(name, count): (&String, &u32)| {
         pass.world

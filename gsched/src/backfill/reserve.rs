@@ -41,7 +41,7 @@ pub(crate) fn plan_start_at(
     let secs = secs_from(pass, job, job_class, at);
     let to = end_after(at, Some(secs));
     let of = &pass.memory.job_classes.list[job_class as usize];
-    let need = |part, make| of.need(alternative, part, make);
+    let need = |part, node_class| of.need(alternative, part, node_class);
     let mut holds = pass
         .world
         .cluster

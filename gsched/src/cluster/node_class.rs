@@ -1,6 +1,6 @@
-//! The makes of nodes: nodes with the same CPUs, memory and GPUs are told apart only by what is free on them.
+//! Node classes: nodes with the same CPUs, memory and GPUs are told apart only by what is free on them.
 //!
-//! A request is worked out once for each make, so that looking at a node compares a few integers.
+//! A request is worked out once for each node class, so that looking at a node compares a few integers.
 
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::cluster::wiring::Wiring;
@@ -11,7 +11,7 @@ use gpolicy::feasibility::demand::{GpuDemand, Lack, NodeDemand};
 use gpolicy::feasibility::gpu_group::GpuGroup;
 use std::collections::BTreeMap;
 
-/// Place of a make in [`NodeClasses`].
+/// Place of a node class in [`NodeClasses`].
 pub type NodeClassId = u32;
 
 /// A slot with a GPU that is not offered: missing, sick, or of a kind too many.
@@ -37,7 +37,7 @@ pub struct NodeClass {
     pub all: Amount,
 }
 
-/// All makes there are, by number.
+/// All node classes there are, by number.
 #[derive(Clone, Debug, Default)]
 pub struct NodeClasses {
     pub list: Vec<NodeClass>,
@@ -56,15 +56,15 @@ struct Slot {
 }
 
 impl NodeClasses {
-    /// The make of a node, which may be new.
+    /// The class of a node, which may be new.
     pub fn of(&mut self, node: &SchedNode) -> NodeClassId {
         // Neighbours are mostly alike.
-        if let Some((make, cpus, mem_bytes, gpus)) = &self.last
+        if let Some((node_class, cpus, mem_bytes, gpus)) = &self.last
             && *cpus == node.cpus
             && *mem_bytes == node.mem_bytes
             && same_gpus(gpus, &node.gpus)
         {
-            return *make;
+            return *node_class;
         }
         let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
         let slot = |gpu: &'_ GpuEntry, board| Slot {
@@ -85,24 +85,24 @@ impl NodeClasses {
             Wiring::of(&node.gpus),
         );
         let list = &mut self.list;
-        let make = match self.by_key.get(&key) {
-            Some(make) => *make,
+        let node_class = match self.by_key.get(&key) {
+            Some(node_class) => *node_class,
             None => {
                 list.push(NodeClass::new(&key));
-                let make = list.len() as NodeClassId - 1;
-                self.by_key.insert(key, make);
-                make
+                let node_class = list.len() as NodeClassId - 1;
+                self.by_key.insert(key, node_class);
+                node_class
             }
         };
-        self.last = Some((make, node.cpus, node.mem_bytes, node.gpus.clone()));
-        make
+        self.last = Some((node_class, node.cpus, node.mem_bytes, node.gpus.clone()));
+        node_class
     }
 }
 
 impl NodeClasses {
     /// Thousandths of a GPU that the smallest of those counts for that serve a demand.
     pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
-        let groups = self.list.iter().flat_map(|make| &make.groups);
+        let groups = self.list.iter().flat_map(|node_class| &node_class.groups);
         let serving = groups.filter(|group| wanted.is_served_by_kind(group));
         serving
             .map(|group| group.part.milli())
@@ -222,7 +222,7 @@ impl NodeClass {
             .unwrap_or(1000)
     }
 
-    /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
+    /// What a demand comes to on a node of this class, or what such a node lacks even with nothing on it.
     pub fn need(&self, demand: &NodeDemand) -> Result<Need, Lack> {
         let linked = demand.is_linked();
         let groups = self.groups_for(&demand.gpus, linked);

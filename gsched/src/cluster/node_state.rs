@@ -3,7 +3,7 @@
 //! Whole GPUs are dealt by slot only to jobs that start now. A share goes on a GPU that is shared already where that
 //! has room for as long as it takes, else it opens one.
 
-use crate::cluster::node_class::{NO_GROUP, NodeClass, NodeClassId};
+use crate::cluster::node_class::{NO_GROUP, NodeClass, NodeClassId, NodeClasses};
 use crate::cluster::tenant_terms::TenantTerms;
 use crate::cluster::timeline::{Amount, Count, Need, Print, Profile};
 use crate::cluster::wiring;
@@ -68,8 +68,8 @@ const WHOLE: u16 = WHOLE_GPU_MILLI as u16;
 const EVER: Timestamp = Timestamp(i64::MAX);
 
 /// Thousandths that are free of each slot now; a slot that is not offered has none.
-fn free_slot_milli(make: &NodeClass, node: &SchedNode) -> Vec<u16> {
-    let offered = make.slots.iter().enumerate();
+fn free_slot_milli(class: &NodeClass, node: &SchedNode) -> Vec<u16> {
+    let offered = class.slots.iter().enumerate();
     offered
         .map(|(at, group)| match *group {
             NO_GROUP => 0,
@@ -84,13 +84,13 @@ fn free_slot_milli(make: &NodeClass, node: &SchedNode) -> Vec<u16> {
 impl NodeState {
     /// From what is free now and what comes back when the runs there end.
     pub fn new<'a>(
-        make: &NodeClass,
+        class: &NodeClass,
         node: &SchedNode,
         now: Timestamp,
         runs: impl Iterator<Item = (Timestamp, &'a NodeShare)>,
     ) -> Self {
-        let offered = |at: usize| make.slots.get(at).copied().unwrap_or(NO_GROUP);
-        let slots = free_slot_milli(make, node);
+        let offered = |at: usize| class.slots.get(at).copied().unwrap_or(NO_GROUP);
+        let slots = free_slot_milli(class, node);
         let mut free = Amount {
             cpus: node.free_cpus,
             mem_bytes: node.free_mem_bytes,
@@ -98,9 +98,9 @@ impl NodeState {
         };
         let whole = (0..slots.len()).filter(|at| slots[*at] == WHOLE);
         whole.for_each(|at| free.gpus[usize::from(offered(at))] += 1);
-        let mut room = Self {
+        let mut state = Self {
             slots,
-            profile: Profile::new(now, free, &[], &make.all),
+            profile: Profile::new(now, free, &[], &class.all),
             shared: Vec::new(),
         };
         let mut ends: Vec<(Timestamp, Amount)> = Vec::new();
@@ -118,33 +118,33 @@ impl NodeState {
                     group if grant.part.of_slot_milli() >= WHOLE_GPU_MILLI => {
                         amount.gpus[usize::from(group)] += 1
                     }
-                    group => room
+                    group => state
                         .shared_gpu(at as u16, group, TenantTerms::of_part(&grant.part), now)
                         .occupy(end, grant.part.milli()),
                 }
             }
             ends.push((end, amount));
         }
-        for gpu in &room.shared {
+        for gpu in &state.shared {
             let mut amount = Amount::default();
             amount.gpus[usize::from(gpu.group)] = 1;
             ends.push((gpu.until, amount));
         }
         ends.sort_by_key(|(end, _)| *end);
-        room.profile = Profile::new(now, free, &ends, &make.all);
-        room
+        state.profile = Profile::new(now, free, &ends, &class.all);
+        state
     }
 
     /// Of a node that is idle, now and later.
-    pub fn idle(make: &NodeClass, now: Timestamp) -> Self {
-        let slots = make
+    pub fn idle(class: &NodeClass, now: Timestamp) -> Self {
+        let slots = class
             .slots
             .iter()
             .map(|group| if *group == NO_GROUP { 0 } else { WHOLE })
             .collect();
         Self {
             slots,
-            profile: Profile::new(now, make.all, &[], &make.all),
+            profile: Profile::new(now, class.all, &[], &class.all),
             shared: Vec::new(),
         }
     }
@@ -176,7 +176,7 @@ impl NodeState {
 
     /// Whether nothing is free in another at its beginning that is not free in this at its own. Shared GPUs are not looked into.
     pub fn has_now_all_of(&self, other: &Self) -> bool {
-        let free = |room: &Self| room.profile.steps()[0].free;
+        let free = |state: &Self| state.profile.steps()[0].free;
         self.shared.is_empty()
             && other.shared.is_empty()
             && free(self).holds(&free(other))
@@ -195,9 +195,9 @@ impl NodeState {
             && self.profile.is_as(&other.profile)
     }
 
-    /// A number that rooms have in common which are the same, on nodes of a make.
-    pub fn print(&self, make: NodeClassId) -> u64 {
-        let mut print = Print::of(u64::from(make));
+    /// A number that equal node states have in common, on nodes of one class.
+    pub fn print(&self, class: NodeClassId) -> u64 {
+        let mut print = Print::of(u64::from(class));
         self.slots
             .iter()
             .for_each(|milli| print.add(u64::from(*milli)));
@@ -221,7 +221,7 @@ impl NodeState {
     /// Slots that have room for a share from now until a time: shared ones, and one of those that are whole.
     pub fn slots_for(
         &self,
-        make: &NodeClass,
+        class: &NodeClass,
         need: &Need,
         now: Timestamp,
         to: Timestamp,
@@ -231,7 +231,8 @@ impl NodeState {
             .map(|at| self.shared[at].slot)
             .collect();
         let amount = need.amount_from(&self.profile.least(now, to));
-        slots.extend(amount.and_then(|amount| self.pick(make, &amount).first().map(|slot| slot.0)));
+        slots
+            .extend(amount.and_then(|amount| self.pick(class, &amount).first().map(|slot| slot.0)));
         slots
     }
 
@@ -304,13 +305,13 @@ impl NodeState {
     /// GPUs that are shared on other terms and have as much left as a share needs.
     pub fn shared_otherwise(&self, need: &Need, now: Timestamp) -> usize {
         let terms = TenantTerms::of_need(need);
-        let room = |gpu: &&SharedGpu| {
+        let has_room = |gpu: &&SharedGpu| {
             gpu.terms != terms && gpu.milli.least(now, now.plus_millis(1)) >= u32::from(need.milli)
         };
         self.shared
             .iter()
             .filter(|gpu| need.groups & (1 << gpu.group) != 0)
-            .filter(room)
+            .filter(has_room)
             .count()
     }
 
@@ -429,7 +430,7 @@ impl NodeState {
     /// any are: one for a share, all for whole GPUs.
     pub fn start(
         &mut self,
-        make: &NodeClass,
+        class: &NodeClass,
         node: NodeId,
         need: &Need,
         liked: &[u16],
@@ -439,11 +440,11 @@ impl NodeState {
         let Window { from: now, to } = during;
         let gpus = match need.milli {
             0 => {
-                let amount = self.amount(make, need, now, to)?;
+                let amount = self.amount(class, need, now, to)?;
                 let slots = match liked {
                     [] => self
-                        .best_joined(make, need, now, to)
-                        .unwrap_or_else(|| self.pick(make, &amount)),
+                        .best_joined(class, need, now, to)
+                        .unwrap_or_else(|| self.pick(class, &amount)),
                     liked => liked.iter().map(|slot| GpuSlot(*slot)).collect(),
                 };
                 self.profile.take(now, to, &amount);
@@ -451,7 +452,7 @@ impl NodeState {
                     .iter()
                     .for_each(|slot| self.slots[usize::from(slot.0)] = 0);
                 let part = |slot: GpuSlot| {
-                    make.groups[usize::from(make.slots[usize::from(slot.0)])]
+                    class.groups[usize::from(class.slots[usize::from(slot.0)])]
                         .part
                         .clone()
                 };
@@ -465,7 +466,7 @@ impl NodeState {
                         .collect(),
                 )
             }
-            _ => self.start_share(make, need, liked.first().copied(), now, to)?,
+            _ => self.start_share(class, need, liked.first().copied(), now, to)?,
         };
         Some(NodeShare {
             node,
@@ -479,7 +480,7 @@ impl NodeState {
     /// The slots of whole GPUs that `start` gives by itself; `None` where there is no room, or GPUs are not given whole.
     pub(crate) fn slots_by_itself(
         &self,
-        make: &NodeClass,
+        class: &NodeClass,
         need: &Need,
         during: Window,
     ) -> Option<Vec<u16>> {
@@ -487,16 +488,16 @@ impl NodeState {
         if need.milli > 0 || need.gpus == 0 {
             return None;
         }
-        let slots = match self.best_joined(make, need, from, to) {
+        let slots = match self.best_joined(class, need, from, to) {
             Some(slots) => slots,
-            None => self.pick(make, &self.amount(make, need, from, to)?),
+            None => self.pick(class, &self.amount(class, need, from, to)?),
         };
         Some(slots.into_iter().map(|slot| slot.0).collect())
     }
 
     /// Slots that nothing is held of.
-    pub(crate) fn free_slots(&self, make: &NodeClass) -> Vec<u16> {
-        let free = |at: &usize| self.slots[*at] == WHOLE && make.slots[*at] != NO_GROUP;
+    pub(crate) fn free_slots(&self, class: &NodeClass) -> Vec<u16> {
+        let free = |at: &usize| self.slots[*at] == WHOLE && class.slots[*at] != NO_GROUP;
         (0..self.slots.len())
             .filter(free)
             .map(|at| at as u16)
@@ -505,7 +506,7 @@ impl NodeState {
 
     fn start_share(
         &mut self,
-        make: &NodeClass,
+        class: &NodeClass,
         need: &Need,
         liked: Option<u16>,
         now: Timestamp,
@@ -526,16 +527,16 @@ impl NodeState {
             None => {
                 let amount = need.amount_from(&self.profile.least(now, to))?;
                 self.profile.take(now, to, &amount);
-                let slot = self.pick(make, &amount).first()?.0;
-                let group = make.slots[usize::from(slot)];
+                let slot = self.pick(class, &amount).first()?.0;
+                let group = class.slots[usize::from(slot)];
                 self.shared_gpu(slot, group, TenantTerms::of_need(need), now)
                     .take_for(now, to, milli);
                 slot
             }
         };
         self.slots[usize::from(slot)] -= milli as u16;
-        let group = usize::from(make.slots[usize::from(slot)]);
-        let memory_mib = make
+        let group = usize::from(class.slots[usize::from(slot)]);
+        let memory_mib = class
             .groups
             .get(group)
             .map_or(0, |g| g.memory_mib * u64::from(milli) / 1000);
@@ -552,12 +553,12 @@ impl NodeState {
     /// What a need takes that is served from now on: of which kinds its whole GPUs are.
     pub fn amount(
         &self,
-        make: &NodeClass,
+        class: &NodeClass,
         need: &Need,
         now: Timestamp,
         to: Timestamp,
     ) -> Option<Amount> {
-        let Some(slots) = self.best_joined(make, need, now, to) else {
+        let Some(slots) = self.best_joined(class, need, now, to) else {
             return need.amount_from(&self.profile.least(now, to));
         };
         let mut amount = Amount {
@@ -567,24 +568,24 @@ impl NodeState {
         };
         slots
             .iter()
-            .for_each(|slot| amount.gpus[usize::from(make.slots[usize::from(slot.0)])] += 1);
+            .for_each(|slot| amount.gpus[usize::from(class.slots[usize::from(slot.0)])] += 1);
         Some(amount)
     }
 
     /// The slots that are joined best, where GPUs are joined unlike; `None` where they are not, or there is no room.
     fn best_joined(
         &self,
-        make: &NodeClass,
+        class: &NodeClass,
         need: &Need,
         now: Timestamp,
         to: Timestamp,
     ) -> Option<Vec<GpuSlot>> {
-        let wiring = make
+        let wiring = class
             .wiring
             .as_ref()
             .filter(|_| need.milli == 0 && need.gpus > 0)?;
         let of_need = |group: usize| need.groups & (1 << group) != 0;
-        if make
+        if class
             .groups
             .iter()
             .enumerate()
@@ -598,20 +599,20 @@ impl NodeState {
         }
         let is_whole = |at: &usize| {
             self.slots[*at] == WHOLE
-                && make.groups[usize::from(make.slots[*at])].part == GpuPart::Whole
+                && class.groups[usize::from(class.slots[*at])].part == GpuPart::Whole
         };
         let free: Vec<usize> = (0..self.slots.len()).filter(is_whole).collect();
         let best_of = |kinds: &dyn Fn(usize) -> bool| {
             let serving: Vec<usize> = free
                 .iter()
                 .copied()
-                .filter(|at| kinds(usize::from(make.slots[*at])))
+                .filter(|at| kinds(usize::from(class.slots[*at])))
                 .collect();
             let ask = wiring::SlotRequest {
                 serving: &serving,
                 free: &free,
                 count: usize::from(need.gpus),
-                groups: &make.slots,
+                groups: &class.slots,
                 most: least.gpus,
             };
             wiring.best(&ask)
@@ -619,7 +620,7 @@ impl NodeState {
         let set = match need.one_group {
             false => best_of(&of_need),
             true => {
-                let sets = (0..make.groups.len())
+                let sets = (0..class.groups.len())
                     .rev()
                     .filter(|at| of_need(*at))
                     .filter_map(|at| best_of(&|group| group == at));
@@ -631,7 +632,7 @@ impl NodeState {
 
     /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest. Slices
     /// come from the GPU that has the fewest left, so that others can be empty.
-    fn pick(&self, make: &NodeClass, amount: &Amount) -> Vec<GpuSlot> {
+    fn pick(&self, class: &NodeClass, amount: &Amount) -> Vec<GpuSlot> {
         let mut picked = Vec::new();
         for (group, count) in amount
             .gpus
@@ -642,13 +643,13 @@ impl NodeState {
             let count = usize::from(*count);
             let free = |numa: Option<u32>| {
                 let of_group = move |at: &usize| {
-                    usize::from(make.slots[*at]) == group && self.slots[*at] == WHOLE
+                    usize::from(class.slots[*at]) == group && self.slots[*at] == WHOLE
                 };
                 (0..self.slots.len())
                     .filter(of_group)
-                    .filter(move |at| numa.is_none() || make.numa[*at] == numa)
+                    .filter(move |at| numa.is_none() || class.numa[*at] == numa)
             };
-            let mut numas: Vec<u32> = free(None).filter_map(|at| make.numa[at]).collect();
+            let mut numas: Vec<u32> = free(None).filter_map(|at| class.numa[at]).collect();
             numas.sort_unstable();
             numas.dedup();
             let sizes = numas.iter().map(|numa| (free(Some(*numa)).count(), *numa));
@@ -657,7 +658,7 @@ impl NodeState {
                 .min()
                 .map(|(_, numa)| numa);
             let mut free: Vec<usize> = free(near).collect();
-            if make
+            if class
                 .groups
                 .get(group)
                 .is_some_and(|group| group.part != GpuPart::Whole)
@@ -665,11 +666,11 @@ impl NodeState {
                 let left = |at: &usize| {
                     (0..self.slots.len())
                         .filter(|other| {
-                            make.boards[*other] == make.boards[*at] && self.slots[*other] == WHOLE
+                            class.boards[*other] == class.boards[*at] && self.slots[*other] == WHOLE
                         })
                         .count()
                 };
-                free.sort_by_cached_key(|at| (left(at), make.boards[*at], *at));
+                free.sort_by_cached_key(|at| (left(at), class.boards[*at], *at));
             }
             picked.extend(free.into_iter().take(count).map(|at| GpuSlot(at as u16)));
         }
@@ -678,18 +679,30 @@ impl NodeState {
     }
 
     /// Slots that are free are withheld for a time.
-    pub fn hold_back(&mut self, make: &NodeClass, slots: &[u16], now: Timestamp, until: Timestamp) {
+    pub fn hold_back(
+        &mut self,
+        class: &NodeClass,
+        slots: &[u16],
+        now: Timestamp,
+        until: Timestamp,
+    ) {
         let mut amount = Amount::default();
         for slot in slots.iter().map(|slot| usize::from(*slot)) {
             self.slots[slot] = 0;
-            amount.gpus[usize::from(make.slots[slot])] += 1;
+            amount.gpus[usize::from(class.slots[slot])] += 1;
         }
         self.profile.take(now, until, &amount);
     }
 
     /// A share that a run holds until `end` is expected back at an earlier time; until then it is held. A GPU that is shared
     /// counts as shared for as long as before.
-    pub fn leave_at(&mut self, make: &NodeClass, share: &NodeShare, at: Timestamp, end: Timestamp) {
+    pub fn leave_at(
+        &mut self,
+        class: &NodeClass,
+        share: &NodeShare,
+        at: Timestamp,
+        end: Timestamp,
+    ) {
         let mut amount = Amount {
             cpus: share.cpus,
             mem_bytes: share.mem_bytes,
@@ -697,7 +710,7 @@ impl NodeState {
         };
         for grant in &share.gpus.0 {
             let slot = usize::from(grant.slot.0);
-            let group = make.slots.get(slot).copied().unwrap_or(NO_GROUP);
+            let group = class.slots.get(slot).copied().unwrap_or(NO_GROUP);
             if group != NO_GROUP && grant.part.of_slot_milli() >= WHOLE_GPU_MILLI {
                 amount.gpus[usize::from(group)] += 1;
             }
@@ -706,7 +719,7 @@ impl NodeState {
     }
 
     /// Gives back a share that a run holds until `end`: as if it ended now.
-    pub fn leave(&mut self, make: &NodeClass, share: &NodeShare, now: Timestamp, end: Timestamp) {
+    pub fn leave(&mut self, class: &NodeClass, share: &NodeShare, now: Timestamp, end: Timestamp) {
         let end = end.max(now.plus_secs(1));
         let mut amount = Amount {
             cpus: share.cpus,
@@ -715,7 +728,7 @@ impl NodeState {
         };
         for grant in &share.gpus.0 {
             let at = usize::from(grant.slot.0);
-            let group = make.slots.get(at).copied().unwrap_or(NO_GROUP);
+            let group = class.slots.get(at).copied().unwrap_or(NO_GROUP);
             if group == NO_GROUP {
                 continue;
             }
@@ -757,40 +770,29 @@ impl SharedGpu {
 
 /// The share that a demand takes of a node as it is, or what is missing.
 pub fn share_on(node: &SchedNode, demand: &NodeDemand) -> Result<NodeShare, Lack> {
-    let mut makes = crate::cluster::node_class::NodeClasses::default();
-    let make = makes.of(node);
-    let make = &makes.list[make as usize];
-    let need = make.need(demand)?;
+    let mut classes = NodeClasses::default();
+    let class = classes.of(node);
+    let class = &classes.list[class as usize];
+    let need = class.need(demand)?;
     let now = Timestamp::default();
-    let mut room = NodeState::new(make, node, now, std::iter::empty());
-    for (at, milli) in room
-        .slots
-        .clone()
-        .into_iter()
-        .enumerate()
-        .filter(|(_, milli)| (1..WHOLE).contains(milli))
-    {
-        // Held in part by runs that are not named here: they stay.
-        debug_assert!(milli < WHOLE);
-        room.shared_gpu(at as u16, make.slots[at], TenantTerms::default(), now)
-            .until = EVER;
+    let mut state = NodeState::new(class, node, now, std::iter::empty());
+    // GPUs held in part by runs that are not named here stay so.
+    for at in 0..state.slots.len() {
+        if (1..WHOLE).contains(&state.slots[at]) {
+            let gpu = state.shared_gpu(at as u16, class.slots[at], TenantTerms::default(), now);
+            gpu.until = EVER;
+        }
     }
-    let free = room.profile.free_at(now);
+    let free = state.profile.free_at(now);
     let lack = match () {
         () if need.cpus > free.cpus => Lack::Cpus,
         () if need.mem_bytes > free.mem_bytes => Lack::Memory,
         () => Lack::Gpus,
     };
-    room.start(
-        make,
-        node.id,
-        &need,
-        &[],
-        demand.tasks,
-        Window {
-            from: now,
-            to: now.plus_secs(1),
-        },
-    )
-    .ok_or(lack)
+    let window = Window {
+        from: now,
+        to: now.plus_secs(1),
+    };
+    let share = state.start(class, node.id, &need, &[], demand.tasks, window);
+    share.ok_or(lack)
 }

@@ -1,20 +1,20 @@
-//! The rooms of all nodes, each stored once however many nodes have it: the nodes of one run are mostly alike.
+//! Node states, each stored once however many nodes have it: the nodes of one run are mostly alike.
 //!
-//! A node state never changes; a node that gives something gets another. So what was found out about a room holds for all
-//! its nodes, and a search looks at rooms where there were thousands of nodes (after hash-consing, Ershov 1958).
+//! A node state never changes; a node that gives something gets another. So what was found out about a node state holds for all
+//! its nodes, and a search looks at node states where there were thousands of nodes (after hash-consing, Ershov 1958).
 
 use crate::cluster::node_class::NodeClassId;
 use crate::cluster::node_state::NodeState;
 use gmodel::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of a room; of those that passes made only as long as it is kept.
+/// Number of a node state; of those that passes made only as long as it is kept.
 pub type NodeStateId = u32;
 
 /// Node states of a pass; their memory is kept for the next pass.
 const MOST_SPARE: usize = 1 << 14;
 
-/// All rooms that nodes have, and had in this pass.
+/// All states that nodes have, and had in this pass.
 #[derive(Debug, Default)]
 pub struct NodeStates {
     list: Vec<NodeState>,
@@ -35,11 +35,11 @@ pub struct NodeStates {
     next_change: BTreeSet<(Timestamp, NodeStateId)>,
 }
 
-/// A room but for what is free in it.
+/// A node state but for what is free in it.
 #[derive(Debug)]
 struct Facts {
-    make: NodeClassId,
-    /// Nodes that have it before the pass; of a room that the pass made, how often it was given to a node.
+    node_class: NodeClassId,
+    /// Nodes that have it before the pass; of a node state that the pass made, how often it was given to a node.
     nodes: u32,
     /// Nodes that have it in the pass, and whether it is among those that any had; where they are counted.
     have: u32,
@@ -52,10 +52,10 @@ struct Facts {
 }
 
 impl Facts {
-    /// Of a room that no node has yet.
-    fn new(make: NodeClassId, cpus: u32) -> Self {
+    /// Of a node state that no node has yet.
+    fn new(node_class: NodeClassId, cpus: u32) -> Self {
         Self {
-            make,
+            node_class,
             nodes: 0,
             have: 0,
             is_listed: false,
@@ -66,9 +66,9 @@ impl Facts {
     }
 }
 
-/// When what is free in a room next changes by itself.
-fn next_change(room: &NodeState) -> Option<Timestamp> {
-    room.profile.steps().get(1).map(|step| step.at)
+/// When what is free in a node state next changes by itself.
+fn next_change(state: &NodeState) -> Option<Timestamp> {
+    state.profile.steps().get(1).map(|step| step.at)
 }
 
 impl NodeStates {
@@ -85,11 +85,11 @@ impl NodeStates {
         self.facts[id as usize].cpus
     }
 
-    pub fn make(&self, id: NodeStateId) -> NodeClassId {
-        self.facts[id as usize].make
+    pub fn node_class(&self, id: NodeStateId) -> NodeClassId {
+        self.facts[id as usize].node_class
     }
 
-    /// Forgets the rooms that the last pass made.
+    /// Forgets the node states that the last pass made.
     pub fn begin(&mut self) {
         for id in std::mem::take(&mut self.made) {
             if self.spare.len() < MOST_SPARE {
@@ -100,7 +100,7 @@ impl NodeStates {
         self.are_counted = false;
     }
 
-    /// Counts anew how many nodes have each: stretches of nodes and their rooms.
+    /// Counts anew how many nodes have each: stretches of nodes and their node states.
     pub fn count(&mut self, stretches: impl Iterator<Item = (NodeStateId, usize)>) {
         for id in self.in_use.drain(..) {
             let facts = &mut self.facts[id as usize];
@@ -115,7 +115,7 @@ impl NodeStates {
         self.are_counted
     }
 
-    /// So many more nodes have a room.
+    /// So many more nodes have a node state.
     fn come(&mut self, id: NodeStateId, nodes: usize) {
         let facts = &mut self.facts[id as usize];
         facts.have += nodes as u32;
@@ -127,7 +127,7 @@ impl NodeStates {
         }
     }
 
-    /// So many nodes that had one room in this pass have another.
+    /// So many nodes that had one node state in this pass have another.
     pub fn change(&mut self, from: NodeStateId, to: NodeStateId, nodes: usize) {
         let facts = self.facts_of(to);
         facts.nodes += if facts.is_made { nodes as u32 } else { 0 };
@@ -150,30 +150,30 @@ impl NodeStates {
 
     fn had<'r>(
         &'r self,
-        rooms: &'r [NodeStateId],
+        states: &'r [NodeStateId],
     ) -> impl Iterator<Item = (NodeStateId, usize)> + 'r {
-        rooms
+        states
             .iter()
             .map(|id| (*id, self.facts[*id as usize].have as usize))
             .filter(|(_, nodes)| *nodes > 0)
     }
 
-    /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
-    pub fn keep(&mut self, room: NodeState, make: NodeClassId) -> NodeStateId {
-        let print = room.print(make);
+    /// The node state of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
+    pub fn keep(&mut self, state: NodeState, node_class: NodeClassId) -> NodeStateId {
+        let print = state.print(node_class);
         if let Some(id) = self.by_print.get(&print).copied()
-            && self.make(id) == make
-            && self.get(id).is_as(&room)
+            && self.node_class(id) == node_class
+            && self.get(id).is_as(&state)
         {
             return self.keep_again(id);
         }
-        let cpus = room.profile.steps()[0].free.cpus;
+        let cpus = state.profile.steps()[0].free.cpus;
         let id = self.add(
-            room,
+            state,
             Facts {
                 nodes: 1,
                 print,
-                ..Facts::new(make, cpus)
+                ..Facts::new(node_class, cpus)
             },
         );
         self.by_print.entry(print).or_insert(id);
@@ -182,7 +182,7 @@ impl NodeStates {
         id
     }
 
-    /// One more node has a room before the pass.
+    /// One more node has a node state before the pass.
     pub fn keep_again(&mut self, id: NodeStateId) -> NodeStateId {
         self.facts_of(id).nodes += 1;
         id
@@ -196,7 +196,7 @@ impl NodeStates {
             .collect()
     }
 
-    /// A node has another room before the pass.
+    /// A node has another node state before the pass.
     pub fn leave(&mut self, id: NodeStateId) {
         let facts = &mut self.facts[id as usize];
         facts.nodes -= 1;
@@ -209,8 +209,8 @@ impl NodeStates {
         }
     }
 
-    /// Gives a room a number.
-    fn add(&mut self, room: NodeState, facts: Facts) -> NodeStateId {
+    /// Gives a node state a number.
+    fn add(&mut self, state: NodeState, facts: Facts) -> NodeStateId {
         match self.unused.pop() {
             Some(id) => {
                 let before = &mut self.facts[id as usize];
@@ -220,45 +220,45 @@ impl NodeStates {
                     is_listed: before.is_listed,
                     ..facts
                 };
-                self.list[id as usize] = room;
+                self.list[id as usize] = state;
                 id
             }
             None => {
-                self.list.push(room);
+                self.list.push(state);
                 self.facts.push(facts);
                 self.list.len() as NodeStateId - 1
             }
         }
     }
 
-    /// A room that a pass makes, with at most so many CPUs free now.
-    fn add_made(&mut self, room: NodeState, make: NodeClassId, cpus: u32) -> NodeStateId {
+    /// A node state that a pass makes, with at most so many CPUs free now.
+    fn add_made(&mut self, state: NodeState, node_class: NodeClassId, cpus: u32) -> NodeStateId {
         let is_made = true;
         let made = self.add(
-            room,
+            state,
             Facts {
                 is_made,
-                ..Facts::new(make, cpus)
+                ..Facts::new(node_class, cpus)
             },
         );
         self.made.push(made);
         made
     }
 
-    /// A room that a pass makes, like another so far: to be changed before any search sees it.
+    /// A node state that a pass makes, like another so far: to be changed before any search sees it.
     pub fn add_like(&mut self, id: NodeStateId) -> NodeStateId {
-        let room = self.copy_of(id);
+        let state = self.copy_of(id);
         // A change may give something back.
-        self.add_made(room, self.make(id), u32::MAX)
+        self.add_made(state, self.node_class(id), u32::MAX)
     }
 
-    /// A room that was added just now.
+    /// A node state that was added just now.
     pub fn get_mut(&mut self, id: NodeStateId) -> &mut NodeState {
         &mut self.list[id as usize]
     }
 
-    /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
-    /// back, and changes nothing where it fails. A room that no other node was given goes over with its memory:
+    /// A node state that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
+    /// back, and changes nothing where it fails. A node state that no other node was given goes over with its memory:
     /// thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(
         &mut self,
@@ -268,28 +268,31 @@ impl NodeStates {
     ) -> Option<(NodeStateId, T)> {
         let before = &self.facts[id as usize];
         let goes_over = before.is_made && before.nodes as usize == nodes;
-        let mut room = match goes_over {
+        let mut state = match goes_over {
             true => std::mem::take(&mut self.list[id as usize]),
             false => self.copy_of(id),
         };
-        let Some(found) = change(&mut room) else {
+        let Some(found) = change(&mut state) else {
             match goes_over {
-                true => self.list[id as usize] = room,
-                false => self.spare.push(room),
+                true => self.list[id as usize] = state,
+                false => self.spare.push(state),
             }
             return None;
         };
-        Some((self.add_made(room, self.make(id), self.cpus(id)), found))
+        Some((
+            self.add_made(state, self.node_class(id), self.cpus(id)),
+            found,
+        ))
     }
 
     fn copy_of(&mut self, id: NodeStateId) -> NodeState {
-        let mut room = self.spare.pop().unwrap_or_default();
-        room.clone_from(self.get(id));
-        room
+        let mut state = self.spare.pop().unwrap_or_default();
+        state.clone_from(self.get(id));
+        state
     }
 }
 
-/// What a search found out about rooms.
+/// What a search found out about node states.
 #[derive(Debug)]
 pub struct ByNodeState<T> {
     found: Vec<(u32, Option<T>)>,
@@ -315,28 +318,28 @@ impl<T: Copy> ByNodeState<T> {
     }
 
     #[inline]
-    pub fn get(&self, room: NodeStateId) -> Option<T> {
+    pub fn get(&self, state: NodeStateId) -> Option<T> {
         self.found
-            .get(room as usize)
+            .get(state as usize)
             .filter(|(search, _)| *search == self.search)
             .and_then(|(_, found)| *found)
     }
 
-    pub fn set(&mut self, room: NodeStateId, found: T) {
-        if self.found.len() <= room as usize {
+    pub fn set(&mut self, state: NodeStateId, found: T) {
+        if self.found.len() <= state as usize {
             self.found
-                .resize(room as usize + 1, (self.search.wrapping_sub(1), None));
+                .resize(state as usize + 1, (self.search.wrapping_sub(1), None));
         }
-        self.found[room as usize] = (self.search, Some(found));
+        self.found[state as usize] = (self.search, Some(found));
     }
 
     #[inline]
-    pub fn get_or(&mut self, room: NodeStateId, find: impl FnOnce() -> T) -> T {
-        if let Some(found) = self.get(room) {
+    pub fn get_or(&mut self, state: NodeStateId, find: impl FnOnce() -> T) -> T {
+        if let Some(found) = self.get(state) {
             return found;
         }
         let found = find();
-        self.set(room, found);
+        self.set(state, found);
         found
     }
 }
@@ -347,41 +350,45 @@ mod tests {
     use crate::cluster::timeline::{Amount, Profile};
     use gmodel::Timestamp;
 
-    fn room(free: u32, since: i64) -> NodeState {
+    fn state(free: u32, since: i64) -> NodeState {
         let free = Amount {
             cpus: free,
             ..Amount::default()
         };
-        let mut room = NodeState::default();
-        room.profile = Profile::new(Timestamp::from_secs(since), free, &[], &free);
-        room
+        let mut state = NodeState::default();
+        state.profile = Profile::new(Timestamp::from_secs(since), free, &[], &free);
+        state
     }
 
     #[test]
     fn nodes_that_are_alike_have_one_room_whenever_it_was_worked_out() {
-        let mut rooms = NodeStates::default();
-        let first = rooms.keep(room(8, 0), 0);
-        assert_eq!(rooms.keep(room(8, 100), 0), first);
-        assert_ne!(rooms.keep(room(7, 0), 0), first, "less is free");
-        assert_ne!(rooms.keep(room(8, 0), 1), first, "another make");
-        rooms.leave(first);
-        assert_eq!(rooms.keep(room(8, 0), 0), first, "one node has it still");
-        rooms.leave(first);
-        rooms.leave(first);
-        assert_eq!(rooms.keep(room(9, 0), 0), first, "its place is given away");
+        let mut states = NodeStates::default();
+        let first = states.keep(state(8, 0), 0);
+        assert_eq!(states.keep(state(8, 100), 0), first);
+        assert_ne!(states.keep(state(7, 0), 0), first, "less is free");
+        assert_ne!(states.keep(state(8, 0), 1), first, "another make");
+        states.leave(first);
+        assert_eq!(states.keep(state(8, 0), 0), first, "one node has it still");
+        states.leave(first);
+        states.leave(first);
         assert_eq!(
-            rooms.get(first).profile.free_at(Timestamp::default()).cpus,
+            states.keep(state(9, 0), 0),
+            first,
+            "its place is given away"
+        );
+        assert_eq!(
+            states.get(first).profile.free_at(Timestamp::default()).cpus,
             9
         );
     }
 
     #[test]
     fn what_a_pass_made_is_gone_with_it() {
-        let mut rooms = NodeStates::default();
-        let kept = rooms.keep(room(8, 0), 0);
-        rooms.begin();
-        let made = rooms.add_like(kept);
-        rooms.get_mut(made).profile.take(
+        let mut states = NodeStates::default();
+        let kept = states.keep(state(8, 0), 0);
+        states.begin();
+        let made = states.add_like(kept);
+        states.get_mut(made).profile.take(
             Timestamp::from_secs(0),
             Timestamp::from_secs(9),
             &Amount {
@@ -390,7 +397,7 @@ mod tests {
             },
         );
         assert_eq!(
-            rooms
+            states
                 .get(made)
                 .profile
                 .free_at(Timestamp::from_secs(0))
@@ -398,19 +405,19 @@ mod tests {
             5
         );
         assert_eq!(
-            rooms
+            states
                 .get(kept)
                 .profile
                 .free_at(Timestamp::from_secs(0))
                 .cpus,
             8
         );
-        rooms.begin();
-        let again = rooms.add_like(kept);
+        states.begin();
+        let again = states.add_like(kept);
         assert_eq!(
             (
                 again,
-                rooms
+                states
                     .get(again)
                     .profile
                     .free_at(Timestamp::from_secs(0))
@@ -422,32 +429,32 @@ mod tests {
 
     #[test]
     fn nodes_are_counted_by_room() {
-        let mut rooms = NodeStates::default();
-        let (one, other) = (rooms.keep(room(8, 0), 0), rooms.keep(room(7, 0), 0));
-        rooms.begin();
-        assert!(!rooms.are_counted());
-        rooms.count([(one, 3), (other, 2), (one, 1)].into_iter());
-        let made = rooms.add_like(one);
-        rooms.change(one, made, 4);
-        rooms.change(made, other, 1);
-        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(other, 3), (made, 3)]);
-        rooms.change(other, one, 3);
+        let mut states = NodeStates::default();
+        let (one, other) = (states.keep(state(8, 0), 0), states.keep(state(7, 0), 0));
+        states.begin();
+        assert!(!states.are_counted());
+        states.count([(one, 3), (other, 2), (one, 1)].into_iter());
+        let made = states.add_like(one);
+        states.change(one, made, 4);
+        states.change(made, other, 1);
+        assert_eq!(states.in_use().collect::<Vec<_>>(), [(other, 3), (made, 3)]);
+        states.change(other, one, 3);
         assert_eq!(
-            rooms.in_use().collect::<Vec<_>>(),
+            states.in_use().collect::<Vec<_>>(),
             [(one, 3), (made, 3)],
             "each stands in it once"
         );
-        rooms.begin();
-        assert!(!rooms.are_counted());
-        rooms.count([(other, 6)].into_iter());
-        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(other, 6)]);
+        states.begin();
+        assert!(!states.are_counted());
+        states.count([(other, 6)].into_iter());
+        assert_eq!(states.in_use().collect::<Vec<_>>(), [(other, 6)]);
     }
 
     #[test]
     fn a_room_that_only_one_node_was_given_is_changed_and_not_copied() {
         let taken = |from: i64| {
-            move |room: &mut NodeState| {
-                room.profile.take(
+            move |state: &mut NodeState| {
+                state.profile.take(
                     Timestamp::from_secs(from),
                     Timestamp::from_secs(from + 1),
                     &Amount {
@@ -458,30 +465,30 @@ mod tests {
                 Some(())
             }
         };
-        let mut rooms = NodeStates::default();
-        let kept = rooms.keep(room(8, 0), 0);
-        rooms.begin();
-        let add = |rooms: &mut NodeStates, id: NodeStateId, at: i64| {
-            let (made, ()) = rooms.add_changed(id, 1, taken(at)).unwrap();
-            rooms.change(id, made, 1);
+        let mut states = NodeStates::default();
+        let kept = states.keep(state(8, 0), 0);
+        states.begin();
+        let add = |states: &mut NodeStates, id: NodeStateId, at: i64| {
+            let (made, ()) = states.add_changed(id, 1, taken(at)).unwrap();
+            states.change(id, made, 1);
             made
         };
-        let mut last = add(&mut rooms, kept, 0);
+        let mut last = add(&mut states, kept, 0);
         let jobs = 1_000;
         for at in 1..jobs {
-            last = add(&mut rooms, last, at);
+            last = add(&mut states, last, at);
         }
-        let steps: usize = rooms
+        let steps: usize = states
             .list
             .iter()
-            .map(|room| room.profile.steps().len())
+            .map(|state| state.profile.steps().len())
             .sum();
         assert!(
             steps < 4 * jobs as usize,
             "{steps} steps for a timeline of {jobs} jobs"
         );
         assert_eq!(
-            rooms
+            states
                 .get(kept)
                 .profile
                 .free_at(Timestamp::from_secs(0))
@@ -489,9 +496,9 @@ mod tests {
             8,
             "what it was before the pass stays"
         );
-        assert_eq!(rooms.add_changed(last, 1, |_| None::<()>), None);
+        assert_eq!(states.add_changed(last, 1, |_| None::<()>), None);
         assert_eq!(
-            rooms
+            states
                 .get(last)
                 .profile
                 .free_at(Timestamp::from_secs(50))
@@ -499,10 +506,10 @@ mod tests {
             7,
             "and so does what could not be changed"
         );
-        rooms.change(kept, last, 1);
-        add(&mut rooms, last, 50);
+        states.change(kept, last, 1);
+        add(&mut states, last, 50);
         assert_eq!(
-            rooms
+            states
                 .get(last)
                 .profile
                 .free_at(Timestamp::from_secs(50))

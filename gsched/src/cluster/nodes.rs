@@ -28,9 +28,9 @@ pub(crate) use holds::Holds;
 #[derive(Debug, Default)]
 pub struct Cluster {
     pub now: Timestamp,
-    pub makes: NodeClasses,
+    pub node_classes: NodeClasses,
     pub nodes: Vec<NodeTrack>,
-    rooms: NodeStates,
+    states: NodeStates,
     /// What the planned start under way makes of node states, and holds of them.
     held: ByNodeState<(NodeStateId, Hold)>,
     /// What the trial under way changed; `None`: there is none.
@@ -78,7 +78,7 @@ struct ClusterUndo {
 #[derive(Debug)]
 pub struct NodeTrack {
     pub id: NodeId,
-    pub make: NodeClassId,
+    pub node_class: NodeClassId,
     /// Takes new work.
     pub up: bool,
     bucket: Option<usize>,
@@ -124,15 +124,15 @@ pub fn end_after(from: Timestamp, limit_secs: Option<u32>) -> Timestamp {
 }
 
 impl Cluster {
-    /// Counts how many nodes have each room, which is kept up from then on in the pass: for `rooms_in_use`.
+    /// Counts how many nodes have each node state, which is kept up from then on in the pass: for `states_in_use`.
     pub(crate) fn count_rooms(&mut self) {
-        if !self.rooms.are_counted() {
-            let mut rooms = std::mem::take(&mut self.rooms);
-            rooms.count(
+        if !self.states.are_counted() {
+            let mut states = std::mem::take(&mut self.states);
+            states.count(
                 self.stretches()
                     .map(|nodes| (self.current.ids[nodes.start], nodes.len())),
             );
-            self.rooms = rooms;
+            self.states = states;
         }
     }
 
@@ -163,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// A run that a pass started is there now: its room is taken already.
+    /// A run that a pass started is there now: its node state is taken already.
     pub(crate) fn meet(&mut self, run: &RunningRun, snapshot: &Snapshot) {
         let mut dirty = FixedBitSet::with_capacity(self.nodes.len());
         let known = self.learn(run, snapshot, &mut dirty);
@@ -188,11 +188,11 @@ impl Cluster {
             .collect();
         let mut shares = Vec::with_capacity(places.len());
         for at in &places {
-            let mut room = self.room(*at).clone();
+            let mut state = self.state(*at).clone();
             let track = &mut self.nodes[*at];
-            let make = &self.makes.list[track.make as usize];
+            let node_class = &self.node_classes.list[track.node_class as usize];
             for held in track.held.iter().filter(|held| held.run == run) {
-                room.leave(make, &held.share, now, held.end);
+                state.leave(node_class, &held.share, now, held.end);
             }
             shares.extend(
                 track
@@ -200,7 +200,7 @@ impl Cluster {
                     .extract_if(.., |held| held.run == run)
                     .map(|held| held.share),
             );
-            *self.touch(*at) = room;
+            *self.touch(*at) = state;
             self.file(*at);
             self.stale.push(*at);
         }
@@ -214,7 +214,9 @@ impl Cluster {
             let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else {
                 continue;
             };
-            self.runs[at].sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+            self.runs[at].sort = self
+                .usual
+                .run_comes(&run.spec, snapshot, &self.node_classes);
         }
     }
 
@@ -236,7 +238,7 @@ impl Cluster {
         let milli: u64 = grants
             .map(|grant| u64::from(grant.part.of_slot_milli()))
             .sum();
-        let make = &self.makes.list[track.make as usize];
+        let node_class = &self.node_classes.list[track.node_class as usize];
         let usable = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
         let free: u64 = node
             .free_gpu_milli
@@ -244,8 +246,8 @@ impl Cluster {
             .map(|milli| u64::from(*milli))
             .sum();
         track.up == node.unavailable.is_none()
-            && make.cpus == node.cpus
-            && u64::from(make.all.all_gpus()) * 1000 == usable
+            && node_class.cpus == node.cpus
+            && u64::from(node_class.all.all_gpus()) * 1000 == usable
             && cpus + u64::from(node.free_cpus) == u64::from(node.cpus)
             && milli + free == usable
     }
@@ -255,33 +257,36 @@ impl Cluster {
         place_of_node(&self.nodes, node, |track| track.id)
     }
 
-    /// The room of a node in this pass.
-    pub fn room(&self, at: usize) -> &NodeState {
-        self.rooms.get(self.current.ids[at])
+    /// The state of a node in this pass.
+    pub fn state(&self, at: usize) -> &NodeState {
+        self.states.get(self.current.ids[at])
     }
 
-    /// All rooms that nodes have in this pass, with how many nodes have each.
-    pub(crate) fn rooms_in_use(&self) -> impl Iterator<Item = (NodeStateId, usize)> {
-        self.rooms.in_use()
+    /// All states that nodes have in this pass, with how many nodes have each.
+    pub(crate) fn states_in_use(&self) -> impl Iterator<Item = (NodeStateId, usize)> {
+        self.states.in_use()
     }
 
     /// Those of them in which so many CPUs may be free now.
-    pub(crate) fn rooms_with_cpus(&self, least: u32) -> impl Iterator<Item = (NodeStateId, usize)> {
-        self.rooms.with_cpus(least)
+    pub(crate) fn states_with_cpus(
+        &self,
+        least: u32,
+    ) -> impl Iterator<Item = (NodeStateId, usize)> {
+        self.states.with_cpus(least)
     }
 
-    /// A room by its number, and the make of the nodes that have it.
-    pub(crate) fn room_and_make(&self, room: NodeStateId) -> (&NodeState, NodeClassId) {
-        (self.rooms.get(room), self.rooms.make(room))
+    /// A node state by its number, and the class of the nodes that have it.
+    pub(crate) fn state_and_class(&self, state: NodeStateId) -> (&NodeState, NodeClassId) {
+        (self.states.get(state), self.states.node_class(state))
     }
 
-    /// Its number: nodes with the same are of one make and have the same free, now and later.
+    /// Its number: nodes with the same are of one class and have the same free, now and later.
     #[inline]
-    pub fn room_id(&self, at: usize) -> NodeStateId {
+    pub fn state_id(&self, at: usize) -> NodeStateId {
         self.current.ids[at]
     }
 
-    /// All nodes, those together that follow each other and have one room in this pass.
+    /// All nodes, those together that follow each other and have one node state in this pass.
     pub(crate) fn stretches(&self) -> Stretches<'_> {
         let words = self.current.breaks.as_slice();
         let mut all = Stretches {
@@ -308,34 +313,34 @@ impl Cluster {
         })
     }
 
-    /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
+    /// Where the nodes that have the same node state as one, and follow each other from it on, come to an end.
     pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
         next_in(&self.current.breaks, at + 1).unwrap_or(self.nodes.len())
     }
 
-    /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
+    /// Gives a node another node state in this pass: one that a node of its class has or had in it. Call `file` when what is
     /// free now is otherwise.
-    pub(crate) fn set_room(&mut self, at: usize, room: NodeStateId) {
-        self.rooms.change(self.current.ids[at], room, 1);
-        self.place_room(at..at + 1, room);
+    pub(crate) fn set_state(&mut self, at: usize, state: NodeStateId) {
+        self.states.change(self.current.ids[at], state, 1);
+        self.place_state(at..at + 1, state);
     }
 
     /// Puts it down for nodes that follow each other and had one.
-    fn place_room(&mut self, nodes: Range<usize>, room: NodeStateId) {
+    fn place_state(&mut self, nodes: Range<usize>, state: NodeStateId) {
         if let Some(undo) = &mut self.undo {
             let before = nodes.clone().map(|at| (at, self.current.ids[at]));
             undo.states.extend(before);
         }
-        self.current.ids[nodes.clone()].fill(room);
+        self.current.ids[nodes.clone()].fill(state);
         self.current.note_break(nodes.start);
         self.current.note_break(nodes.end);
     }
 
-    /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
+    /// A node state of its own for a node, to take something of it in this pass. Call `file` when done.
     pub fn touch(&mut self, at: usize) -> &mut NodeState {
-        let made = self.rooms.add_like(self.current.ids[at]);
-        self.set_room(at, made);
-        self.rooms.get_mut(made)
+        let made = self.states.add_like(self.current.ids[at]);
+        self.set_state(at, made);
+        self.states.get_mut(made)
     }
 
     /// Notes from here on what becomes of node states, to roll it back.
@@ -353,7 +358,7 @@ impl Cluster {
     pub(crate) fn roll_back(&mut self) {
         let ClusterUndo { states, filed } = self.undo.take().unwrap_or_default();
         for (at, state) in states.into_iter().rev() {
-            self.set_room(at, state);
+            self.set_state(at, state);
         }
         filed.into_iter().for_each(|at| self.file(at));
     }
@@ -371,7 +376,10 @@ impl Cluster {
 
     /// Whether any node has GPUs.
     pub(crate) fn has_gpus(&self) -> bool {
-        self.makes.list.iter().any(|make| !make.groups.is_empty())
+        self.node_classes
+            .list
+            .iter()
+            .any(|node_class| !node_class.groups.is_empty())
     }
 
     /// Puts a node into the sets for what is free on it now.
@@ -380,9 +388,9 @@ impl Cluster {
             undo.filed.push(at);
         }
         let nodes = self.nodes.len();
-        let room = self.rooms.get(self.current.ids[at]);
-        let cpus = room.profile.free_at(self.now).cpus;
-        let bucket = (cpus > 0).then(|| room.free_gpus());
+        let state = self.states.get(self.current.ids[at]);
+        let cpus = state.profile.free_at(self.now).cpus;
+        let bucket = (cpus > 0).then(|| state.free_gpus());
         let track = &mut self.nodes[at];
         if bucket == track.bucket && Some(cpus) == track.free_cpus {
             return;
@@ -410,7 +418,7 @@ impl Cluster {
         track.bucket = bucket;
     }
 
-    /// Nodes on which a CPU is free now, but for what reservations that begin at once hold: those together that have one room and
+    /// Nodes on which a CPU is free now, but for what reservations that begin at once hold: those together that have one node state and
     /// follow each other.
     pub(crate) fn open_stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         // Without GPUs all nodes are in one set.
@@ -450,7 +458,7 @@ impl Cluster {
     }
 
     pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
-        self.room(at).fits(need, from, to)
+        self.state(at).fits(need, from, to)
     }
 
     /// Runs with a share on a node, and when they end.
@@ -548,11 +556,11 @@ impl KnownRun {
 }
 
 impl NodeTrack {
-    /// Its room is still to be worked out.
-    fn new(node: &SchedNode, makes: &mut NodeClasses) -> Self {
+    /// Its node state is still to be worked out.
+    fn new(node: &SchedNode, node_classes: &mut NodeClasses) -> Self {
         Self {
             id: node.id,
-            make: makes.of(node),
+            node_class: node_classes.of(node),
             up: node.unavailable.is_none(),
             bucket: None,
             free_cpus: None,

@@ -19,7 +19,7 @@ pub struct Amount {
     pub gpus: [u8; GROUPS],
 }
 
-/// What a job needs of a node of a given make.
+/// What a job needs of a node of a given class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
     pub cpus: u32,

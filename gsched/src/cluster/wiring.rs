@@ -11,7 +11,7 @@ use gmodel::node::{GpuEntry, GpuInfo};
 /// Sets that are compared one by one: all there are of eight GPUs, and pairs and threes of sixteen.
 pub const MOST_SETS: u64 = 600;
 
-/// How well each two slots of a make are joined; only of nodes where that differs.
+/// How well each two slots of a node class are joined; only of nodes where that differs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wiring {
     slots: usize,

@@ -192,11 +192,13 @@ fn is_served(pass: &Pass, job_class: JobClassId, nodes: &BTreeSet<usize>) -> boo
     let serves = |at: &usize| {
         let track = &pass.world.cluster.nodes[*at];
         let fits = |alternative: usize| {
-            let need = of.alternatives[alternative].smallest().need(track.make);
+            let need = of.alternatives[alternative]
+                .smallest()
+                .need(track.node_class);
             need.is_some_and(|need| {
                 pass.world
                     .cluster
-                    .room(*at)
+                    .state(*at)
                     .fits(need, pass.now, pass.now.plus_millis(1))
             })
         };

@@ -311,11 +311,11 @@ fn take_nodes(
         BTreeMap::new();
     for (at, part) in each(picked) {
         let cluster = &mut *pass.world.cluster;
-        let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);
+        let (before, node) = (cluster.state_id(at), cluster.nodes[at].id);
         let liked = on_rails.remove(&at).unwrap_or_default();
         let key = (before, part, liked);
         let share = if let Some((room, share)) = alike.get(&key) {
-            cluster.set_room(at, *room);
+            cluster.set_state(at, *room);
             NodeShare {
                 node,
                 ..share.clone()
@@ -327,7 +327,7 @@ fn take_nodes(
                 liked: &key.2,
             };
             let share = take_node(pass, job_class, at, &part, window);
-            let room = pass.world.cluster.room_id(at);
+            let room = pass.world.cluster.state_id(at);
             alike.insert(key, (room, share.clone()));
             share
         };
@@ -355,16 +355,16 @@ fn take_node(
     let of = &memory.job_classes.list[job_class as usize];
     let node = &cluster.nodes[at];
     let need = *of
-        .need(part.alternative, part.part, node.make)
+        .need(part.alternative, part.part, node.node_class)
         .expect("picked nodes serve their part");
     let tasks = of.alternatives[part.alternative].parts[part.part]
         .demand
         .tasks;
-    let make = &cluster.makes.list[node.make as usize];
+    let node_class = &cluster.node_classes.list[node.node_class as usize];
     let slot = if need.milli > 0 && of.placement == Placement::Pack {
         let fitting = cluster
-            .room(at)
-            .slots_for(make, &need, window.from, window.to);
+            .state(at)
+            .slots_for(node_class, &need, window.from, window.to);
         memory
             .scores
             .slot(cluster, at, &need, &fitting, pass.snapshot)
@@ -372,9 +372,9 @@ fn take_node(
         None
     };
     let liked = slot.as_ref().map_or(part.liked, std::slice::from_ref);
-    let mut room = cluster.room(at).clone();
+    let mut room = cluster.state(at).clone();
     let share = room
-        .start(make, node.id, &need, liked, tasks, window)
+        .start(node_class, node.id, &need, liked, tasks, window)
         .expect("picked nodes have room");
     *cluster.touch(at) = room;
     share

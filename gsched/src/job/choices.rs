@@ -88,8 +88,12 @@ impl Choices {
 
 impl EntryReason {
     pub(crate) fn hear(&mut self, wait: WaitReason, choice: u32) {
-        // Of two that are as good the one that it has, so that texts do not change with each pass.
-        let rank = (distance(wait.reason.code), wait != self.before, choice);
+        // A nomination counts more than any reason. Of two that are as good the one that it has, so that texts do not change with each pass.
+        let distance = match wait.nomination {
+            Some(_) => 0,
+            None => 1 + distance(wait.reason.code),
+        };
+        let rank = (distance, wait != self.before, choice);
         if self.best.as_ref().is_none_or(|(best, _)| rank < *best) {
             self.best = Some((rank, wait));
         }

@@ -148,7 +148,7 @@ pub struct JobAlternative {
 pub struct NodeGroup {
     pub demand: NodeDemand,
     pub count: u32,
-    /// By make; `None` where a node of the make could not serve it with nothing else on it.
+    /// By node class; `None` where a node of the class could not serve it with nothing else on it.
     pub needs: Vec<Option<Need>>,
 }
 
@@ -159,9 +159,9 @@ pub struct Candidates {
     pub up: FixedBitSet,
     /// Also nodes that take no work at present.
     pub all: FixedBitSet,
-    /// How many of `up` and of `all` are of each make.
-    pub(super) up_by_make: Vec<u32>,
-    pub(super) all_by_make: Vec<u32>,
+    /// How many of `up` and of `all` are of each node class.
+    pub(super) up_by_class: Vec<u32>,
+    pub(super) all_by_class: Vec<u32>,
     /// Every node of the cluster takes its work.
     pub(super) up_everywhere: bool,
     /// The other nodes of the cluster, where they are few.
@@ -174,8 +174,8 @@ impl Candidates {
         Self {
             up: none.clone(),
             all: none,
-            up_by_make: Vec::new(),
-            all_by_make: Vec::new(),
+            up_by_class: Vec::new(),
+            all_by_class: Vec::new(),
             up_everywhere: false,
             few_others: None,
         }
@@ -203,14 +203,14 @@ impl Candidates {
             .extend(named.iter().copied().filter(|at| self.all.contains(*at)));
         only.up
             .extend(named.iter().copied().filter(|at| self.up.contains(*at)));
-        let by_make = |nodes: &FixedBitSet| {
-            let mut counts = vec![0; cluster.makes.list.len()];
+        let by_class = |nodes: &FixedBitSet| {
+            let mut counts = vec![0; cluster.node_classes.list.len()];
             nodes
                 .ones()
-                .for_each(|at| counts[cluster.nodes[at].make as usize] += 1);
+                .for_each(|at| counts[cluster.nodes[at].node_class as usize] += 1);
             counts
         };
-        (only.up_by_make, only.all_by_make) = (by_make(&only.up), by_make(&only.all));
+        (only.up_by_class, only.all_by_class) = (by_class(&only.up), by_class(&only.all));
         only
     }
 }
@@ -218,16 +218,16 @@ impl Candidates {
 impl JobClass {
     /// The need of a part of a way on a node.
     #[inline]
-    pub fn need(&self, alternative: usize, part: usize, make: u32) -> Option<&Need> {
-        self.alternatives[alternative].parts[part].need(make)
+    pub fn need(&self, alternative: usize, part: usize, node_class: u32) -> Option<&Need> {
+        self.alternatives[alternative].parts[part].need(node_class)
     }
 
-    /// What its parts need of a node of a make.
-    pub fn needs_on(&self, make: u32) -> impl Iterator<Item = &Need> {
+    /// What its parts need of a node of a class.
+    pub fn needs_on(&self, node_class: u32) -> impl Iterator<Item = &Need> {
         self.alternatives
             .iter()
             .flat_map(|alternative| &alternative.parts)
-            .filter_map(move |part| part.need(make))
+            .filter_map(move |part| part.need(node_class))
     }
 
     /// The nodes that decide about a job: the named ones where it takes no others, else all candidates.
@@ -251,8 +251,8 @@ impl JobClass {
 impl NodeGroup {
     /// What a node of a class must give; `None` where it never can.
     #[inline]
-    pub fn need(&self, make: NodeClassId) -> Option<&Need> {
-        self.needs[make as usize].as_ref()
+    pub fn need(&self, node_class: NodeClassId) -> Option<&Need> {
+        self.needs[node_class as usize].as_ref()
     }
 
     /// CPUs that a node must have free to serve it.
@@ -282,10 +282,13 @@ impl JobAlternative {
                 _ => {
                     let tenant = gpolicy::feasibility::share_request::tenant(spec)
                         .filter(|_| wanted.gpus.capped);
-                    let need = |make: &NodeClass| {
-                        make.need(wanted).ok().map(|need| Need { tenant, ..need })
+                    let need = |node_class: &NodeClass| {
+                        node_class
+                            .need(wanted)
+                            .ok()
+                            .map(|need| Need { tenant, ..need })
                     };
-                    let needs = cluster.makes.list.iter().map(need).collect();
+                    let needs = cluster.node_classes.list.iter().map(need).collect();
                     parts.push(NodeGroup {
                         demand: wanted.clone(),
                         count: 1,
@@ -314,16 +317,17 @@ fn only_type<'a>(
     candidates: &Candidates,
     cluster: &'a Cluster,
 ) -> Option<&'a str> {
-    let serves = |make: usize| {
+    let serves = |node_class: usize| {
         candidates
-            .all_by_make
-            .get(make)
+            .all_by_class
+            .get(node_class)
             .is_some_and(|count| *count > 0)
-            && parts.iter().any(|part| part.needs[make].is_some())
+            && parts.iter().any(|part| part.needs[node_class].is_some())
     };
-    let makes = (0..cluster.makes.list.len()).filter(|make| serves(*make));
-    let mut types = makes
-        .flat_map(|make| &cluster.makes.list[make].groups)
+    let node_classes =
+        (0..cluster.node_classes.list.len()).filter(|node_class| serves(*node_class));
+    let mut types = node_classes
+        .flat_map(|node_class| &cluster.node_classes.list[node_class].groups)
         .map(|group| group.gpu_type.as_str());
     let first = types.next()?;
     types.all(|other| other == first).then_some(first)
@@ -340,7 +344,7 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
             GpuAmount::Share { milli } => u64::from(milli),
             GpuAmount::Whole(count) if !node.gpus.or_slice => u64::from(count) * 1000,
             GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => {
-                u64::from(count) * u64::from(cluster.makes.least_milli(&node.gpus))
+                u64::from(count) * u64::from(cluster.node_classes.least_milli(&node.gpus))
             }
         };
         if milli > 0 {
@@ -364,29 +368,29 @@ pub fn lack(
     up: bool,
     cluster: &Cluster,
 ) -> Option<Lack> {
-    let by_make = if up {
-        &candidates.up_by_make
+    let by_class = if up {
+        &candidates.up_by_class
     } else {
-        &candidates.all_by_make
+        &candidates.all_by_class
     };
     let mut before = 0;
     for part in &alternative.parts {
         before += part.count;
-        let fitting: u32 = by_make
+        let fitting: u32 = by_class
             .iter()
             .zip(&part.needs)
             .filter(|(_, need)| need.is_some())
             .map(|(count, _)| count)
             .sum();
         if fitting == 0 {
-            let makes = cluster
-                .makes
+            let node_classes = cluster
+                .node_classes
                 .list
                 .iter()
-                .zip(by_make)
+                .zip(by_class)
                 .filter(|(_, count)| **count > 0);
-            return makes
-                .filter_map(|(make, _)| make.need(&part.demand).err())
+            return node_classes
+                .filter_map(|(node_class, _)| node_class.need(&part.demand).err())
                 .max()
                 .or(Some(Lack::Nodes));
         }

@@ -297,8 +297,8 @@ fn candidates(key: &ClassKey, context: ClassContext) -> Result<Arc<Candidates>, 
         constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
     let partition = &snapshot.config.partitions[key.partition];
     let mut found = Candidates::none(snapshot.nodes.len());
-    found.up_by_make = vec![0; cluster.makes.list.len()];
-    found.all_by_make = found.up_by_make.clone();
+    found.up_by_class = vec![0; cluster.node_classes.list.len()];
+    found.all_by_class = found.up_by_class.clone();
     for (at, node) in snapshot.nodes.iter().enumerate() {
         let allowed = partition.holds(&node.name, &node.features)
             && request
@@ -316,9 +316,9 @@ fn candidates(key: &ClassKey, context: ClassContext) -> Result<Arc<Candidates>, 
                 node.unavailable.is_none() && key.barred.iter().all(|one| one.node != node.id);
             found.all.insert(at);
             found.up.set(at, is_up);
-            let make = cluster.nodes[at].make as usize;
-            found.all_by_make[make] += 1;
-            found.up_by_make[make] += u32::from(is_up);
+            let node_class = cluster.nodes[at].node_class as usize;
+            found.all_by_class[node_class] += 1;
+            found.up_by_class[node_class] += u32::from(is_up);
         }
     }
     found.up_everywhere = found.up.is_full();
@@ -356,25 +356,25 @@ fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<us
 
 /// The most GPUs of a kind on one candidate.
 fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) -> Option<u32> {
-    let of_make = |make: &NodeClass| {
+    let of_class = |node_class: &NodeClass| {
         let wanted = |kind: &str| match &gpus.kind {
             GpuKind::Any => true,
             GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),
         };
-        let groups = make
+        let groups = node_class
             .groups
             .iter()
             .enumerate()
             .filter(|(_, group)| wanted(&group.gpu_type));
         groups
-            .map(|(at, _)| u32::from(make.all.gpus[at]))
+            .map(|(at, _)| u32::from(node_class.all.gpus[at]))
             .sum::<u32>()
     };
-    let by_make: Vec<u32> = cluster.makes.list.iter().map(of_make).collect();
+    let by_class: Vec<u32> = cluster.node_classes.list.iter().map(of_class).collect();
     candidates
         .all
         .ones()
-        .map(|at| by_make[cluster.nodes[at].make as usize])
+        .map(|at| by_class[cluster.nodes[at].node_class as usize])
         .max()
         .filter(|most| *most > 0)
 }

@@ -19,10 +19,10 @@ pub fn what_is_free(job_class: &JobClass, snapshot: &Snapshot, cluster: &Cluster
     let Some(at) = freest_node(job_class, names_kind, cluster) else {
         return "no node is available".into();
     };
-    let free = cluster.room(at).profile.free_at(cluster.now);
+    let free = cluster.state(at).profile.free_at(cluster.now);
     let named = names_kind.then(|| kinds_on(job_class, names_kind, at, cluster));
-    let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-    let gpus = gpus_text(free, make, named);
+    let node_class = &cluster.node_classes.list[cluster.nodes[at].node_class as usize];
+    let gpus = gpus_text(free, node_class, named);
     let cpus = count(free.cpus.into(), "CPU");
     let mem = gmodel::size::rough_size(free.mem_bytes);
     let others = others_room(job_class, snapshot, cluster);
@@ -42,11 +42,12 @@ fn names_kind(job_class: &JobClass) -> bool {
 
 /// The kinds of GPUs that are counted on a node: those that serve the job, or all whole ones.
 fn kinds_on(job_class: &JobClass, names_kind: bool, at: usize, cluster: &Cluster) -> Kinds {
-    let make = cluster.nodes[at].make;
-    match job_class.need(0, 0, make) {
+    let node_class = cluster.nodes[at].node_class;
+    match job_class.need(0, 0, node_class) {
         Some(need) if need.whole() > 0 => need.groups,
         None if names_kind => 0,
-        _ => cluster.makes.list[make as usize].kinds_where(|group| group.part == GpuPart::Whole),
+        _ => cluster.node_classes.list[node_class as usize]
+            .kinds_where(|group| group.part == GpuPart::Whole),
     }
 }
 
@@ -58,10 +59,11 @@ fn freest_node(job_class: &JobClass, names_kind: bool, cluster: &Cluster) -> Opt
         // Of nodes with one state the last.
         let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
         let amount_on = |at: usize| {
-            let free = cluster.room(at).profile.free_at(cluster.now);
+            let free = cluster.state(at).profile.free_at(cluster.now);
             let gpus = free.gpus_in(kinds_on(job_class, names_kind, at, cluster));
             // Where no GPU is free, a node that has the kind says more than one without it.
-            let has_kind = !names_kind || job_class.need(0, 0, cluster.nodes[at].make).is_some();
+            let has_kind =
+                !names_kind || job_class.need(0, 0, cluster.nodes[at].node_class).is_some();
             (gpus, has_kind, free.cpus, free.mem_bytes, at)
         };
         let freest = cluster
@@ -72,8 +74,13 @@ fn freest_node(job_class: &JobClass, names_kind: bool, cluster: &Cluster) -> Opt
             .max();
         freest.map(|(.., at)| at)
     };
-    let are_whole = |make: &NodeClass| make.groups.iter().all(|group| group.part == GpuPart::Whole);
-    let any_will_do = !names_kind && cluster.makes.list.iter().all(are_whole);
+    let are_whole = |node_class: &NodeClass| {
+        node_class
+            .groups
+            .iter()
+            .all(|group| group.part == GpuPart::Whole)
+    };
+    let any_will_do = !names_kind && cluster.node_classes.list.iter().all(are_whole);
     // Among nodes with the most GPUs; among all only where none of those has a CPU left.
     let mut buckets = cluster.by_free.iter().rev().filter(|_| any_will_do);
     buckets
@@ -82,10 +89,10 @@ fn freest_node(job_class: &JobClass, names_kind: bool, cluster: &Cluster) -> Opt
 }
 
 /// GPUs of some kinds, or of all: `1 GPU, 3 slices 1g.10gb`.
-pub(crate) fn gpus_text(free: &Amount, make: &NodeClass, named: Option<Kinds>) -> String {
+pub(crate) fn gpus_text(free: &Amount, node_class: &NodeClass, named: Option<Kinds>) -> String {
     let mut gpus = None;
     let mut slices: BTreeMap<&str, u64> = BTreeMap::new();
-    for (at, group) in make
+    for (at, group) in node_class
         .groups
         .iter()
         .enumerate()

@@ -201,7 +201,7 @@ impl Queue {
         let cluster = &mut *known.cluster;
         let sort = cluster
             .usual
-            .job_comes(&job.spec, known.snapshot, &cluster.makes);
+            .job_comes(&job.spec, known.snapshot, &cluster.node_classes);
         if self.places.len() <= place {
             self.places.resize(place + 1, none);
         }

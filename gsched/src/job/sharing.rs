@@ -14,9 +14,9 @@ pub(crate) fn others_room(job_class: &JobClass, snapshot: &Snapshot, cluster: &C
     let nodes = job_class.candidates.up.ones().filter_map(|at| {
         let track = &cluster.nodes[at];
         let need = job_class
-            .need(0, 0, track.make)
+            .need(0, 0, track.node_class)
             .filter(|need| need.milli > 0)?;
-        let count = cluster.room(at).shared_otherwise(need, cluster.now);
+        let count = cluster.state(at).shared_otherwise(need, cluster.now);
         (count > 0).then_some((count, &snapshot.nodes[at].name))
     });
     let Some((count, node)) = nodes.max_by_key(|(count, _)| *count) else {

@@ -34,18 +34,23 @@ pub(crate) struct UsualJobs {
 
 impl UsualJobs {
     /// Of everything in a snapshot.
-    pub fn of(snapshot: &Snapshot, makes: &NodeClasses) -> Self {
+    pub fn of(snapshot: &Snapshot, node_classes: &NodeClasses) -> Self {
         let mut usual = Self::default();
         for run in &snapshot.running {
-            usual.run_comes(&run.spec, snapshot, makes);
+            usual.run_comes(&run.spec, snapshot, node_classes);
         }
         for job in &snapshot.pending {
-            usual.job_comes(&job.spec, snapshot, makes);
+            usual.job_comes(&job.spec, snapshot, node_classes);
         }
         usual
     }
 
-    fn sort_of(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &NodeClasses) -> Sort {
+    fn sort_of(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        snapshot: &Snapshot,
+        node_classes: &NodeClasses,
+    ) -> Sort {
         if let Some((seen, sort)) = &self.last
             && Arc::ptr_eq(seen, spec)
         {
@@ -59,10 +64,10 @@ impl UsualJobs {
             .as_ref()
             .and_then(|demands| demands.first()?.nodes.first());
         let sort = wanted.map_or(NO_SORT, |wanted| {
-            let needs: Needs = makes
+            let needs: Needs = node_classes
                 .list
                 .iter()
-                .map(|make| make.need(wanted).ok())
+                .map(|node_class| node_class.need(wanted).ok())
                 .collect();
             let next = self.numbers.len() as Sort;
             let sort = *self.numbers.entry(needs).or_insert(next);
@@ -80,9 +85,9 @@ impl UsualJobs {
         &mut self,
         spec: &Arc<JobSpec>,
         snapshot: &Snapshot,
-        makes: &NodeClasses,
+        node_classes: &NodeClasses,
     ) -> Sort {
-        let sort = self.sort_of(spec, snapshot, makes);
+        let sort = self.sort_of(spec, snapshot, node_classes);
         self.waiting
             .get_mut(sort as usize)
             .into_iter()
@@ -101,9 +106,9 @@ impl UsualJobs {
         &mut self,
         spec: &Arc<JobSpec>,
         snapshot: &Snapshot,
-        makes: &NodeClasses,
+        node_classes: &NodeClasses,
     ) -> Sort {
-        let sort = self.sort_of(spec, snapshot, makes);
+        let sort = self.sort_of(spec, snapshot, node_classes);
         self.running
             .get_mut(sort as usize)
             .into_iter()

@@ -112,7 +112,7 @@ impl<'a> Floor<'a> {
         let nodes = with_boards
             .filter(|(_, node)| !node.mig.boards.is_empty())
             .map(|(at, node)| {
-                let state = engine.cluster.room(at);
+                let state = engine.cluster.state(at);
                 let held = held_back.iter().filter(|held| held.at == at && held.empty);
                 let held: BTreeSet<u16> = held.flat_map(|held| held.slots.clone()).collect();
                 let is_free = |slot: GpuSlot| {

@@ -183,10 +183,10 @@ fn hold_one_more(
     }
     let until = choice.empty_at.plus_secs(secs);
     let cluster = &mut pass.world.cluster;
-    let make = cluster.nodes[choice.at].make;
-    let mut room = cluster.room(choice.at).clone();
+    let node_class = cluster.nodes[choice.at].node_class;
+    let mut room = cluster.state(choice.at).clone();
     room.hold_back(
-        &cluster.makes.list[make as usize],
+        &cluster.node_classes.list[node_class as usize],
         &choice.slots,
         pass.now,
         until,
@@ -250,7 +250,7 @@ fn cut_choice(pass: &Pass, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Opt
     }
     let is_of = |slot: usize| node.gpus[slot].info.board() == gpu.uuid && node.gpus[slot].usable();
     let all: Vec<usize> = (0..node.gpus.len()).filter(|slot| is_of(*slot)).collect();
-    let room = pass.world.cluster.room(at);
+    let room = pass.world.cluster.state(at);
     let (free, held): (Vec<usize>, Vec<usize>) = all
         .into_iter()
         .partition(|slot| room.slots.get(*slot) == Some(&1000));

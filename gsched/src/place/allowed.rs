@@ -174,13 +174,13 @@ pub(crate) fn take_of(
     };
     for (at, part) in each(picked) {
         let track = &pass.world.cluster.nodes[at];
-        let make = &pass.world.cluster.makes.list[track.make as usize];
-        let Some(need) = of.need(alternative, part, track.make) else {
+        let node_class = &pass.world.cluster.node_classes.list[track.node_class as usize];
+        let Some(need) = of.need(alternative, part, track.node_class) else {
             continue;
         };
         take.cpus = take.cpus.saturating_add(need.cpus);
         let mut add = |group: usize, milli: u64| {
-            if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
+            if let Some(group) = node_class.groups.get(group).filter(|_| milli > 0) {
                 *take.gpus.entry(group.gpu_type.clone()).or_default() += milli;
             }
         };
@@ -189,8 +189,8 @@ pub(crate) fn take_of(
         } else if let Some(amount) =
             pass.world
                 .cluster
-                .room(at)
-                .amount(make, need, from, end_after(from, Some(secs)))
+                .state(at)
+                .amount(node_class, need, from, end_after(from, Some(secs)))
         {
             for (group, count) in amount
                 .gpus
@@ -200,7 +200,7 @@ pub(crate) fn take_of(
             {
                 add(
                     group,
-                    u64::from(*count) * u64::from(make.groups[group].part.milli()),
+                    u64::from(*count) * u64::from(node_class.groups[group].part.milli()),
                 );
             }
         }

@@ -55,8 +55,10 @@ pub(crate) fn smaller_nodes(
         return Vec::new();
     }
     let cluster = &pass.world.cluster;
-    let make = |at: usize| &cluster.makes.list[cluster.nodes[at].make as usize];
-    let sizes: [&dyn Fn(usize) -> usize; 2] = [&|at| make(at).gpus, &|at| make(at).cpus as usize];
+    let node_class = |at: usize| &cluster.node_classes.list[cluster.nodes[at].node_class as usize];
+    let sizes: [&dyn Fn(usize) -> usize; 2] = [&|at| node_class(at).gpus, &|at| {
+        node_class(at).cpus as usize
+    }];
     let up = &of.candidates.up;
     let smaller = sizes.iter().flat_map(|size| {
         let all: BTreeSet<usize> = up.ones().map(size).collect();
@@ -212,16 +214,16 @@ impl NodeSearch<'_> {
 /// Types of GPUs on the nodes that may run a job class.
 pub(crate) fn gpu_types_for(pass: &Pass, job_class: JobClassId) -> BTreeSet<String> {
     let cluster = &pass.world.cluster;
-    let makes: BTreeSet<u32> = pass
+    let node_classes: BTreeSet<u32> = pass
         .job_class(job_class)
         .candidates
         .up
         .ones()
-        .map(|at| cluster.nodes[at].make)
+        .map(|at| cluster.nodes[at].node_class)
         .collect();
-    let groups = makes
+    let groups = node_classes
         .iter()
-        .flat_map(|make| &cluster.makes.list[*make as usize].groups);
+        .flat_map(|node_class| &cluster.node_classes.list[*node_class as usize].groups);
     groups.map(|group| group.gpu_type.clone()).collect()
 }
 
@@ -229,15 +231,15 @@ pub(crate) fn gpu_types_for(pass: &Pass, job_class: JobClassId) -> BTreeSet<Stri
 pub(crate) fn nodes_of_type(pass: &Pass, job_class: JobClassId, kind: &str) -> FixedBitSet {
     let cluster = &pass.world.cluster;
     let mut nodes = pass.job_class(job_class).candidates.up.clone();
-    let of_type = |make: &u32| {
-        cluster.makes.list[*make as usize]
+    let of_type = |node_class: &u32| {
+        cluster.node_classes.list[*node_class as usize]
             .groups
             .iter()
             .all(|group| group.gpu_type == kind)
     };
     let others: Vec<usize> = nodes
         .ones()
-        .filter(|at| !of_type(&cluster.nodes[*at].make))
+        .filter(|at| !of_type(&cluster.nodes[*at].node_class))
         .collect();
     others.into_iter().for_each(|at| nodes.set(at, false));
     nodes

@@ -30,10 +30,10 @@ impl Search<'_> {
     fn state_fits(&mut self, group: &NodeGroup, at: usize, window: Window) -> bool {
         let cluster = self.cluster;
         let probes_left = &mut *self.probes_left;
-        self.memo.fits.get_or(cluster.room_id(at), || {
+        self.memo.fits.get_or(cluster.state_id(at), || {
             *probes_left = probes_left.saturating_sub(1);
             group
-                .need(cluster.nodes[at].make)
+                .need(cluster.nodes[at].node_class)
                 .is_some_and(|need| cluster.fits(at, need, window.from, window.to))
         })
     }
@@ -139,8 +139,8 @@ impl Search<'_> {
         known.begin();
         let mut free = |nodes: &Range<usize>| {
             let at = nodes.start;
-            known.get_or(cluster.room_id(at), || {
-                cluster.room(at).profile.free_at(window.from).all_gpus()
+            known.get_or(cluster.state_id(at), || {
+                cluster.state(at).profile.free_at(window.from).all_gpus()
             })
         };
         match emptiest {
@@ -213,9 +213,9 @@ impl Search<'_> {
             }
             let (scores, snapshot) = (&mut *self.scores, self.snapshot);
             let probes_left = &mut *self.probes_left;
-            let score = self.memo.scores.get_or(cluster.room_id(at), || {
+            let score = self.memo.scores.get_or(cluster.state_id(at), || {
                 *probes_left = probes_left.saturating_sub(1);
-                let need = group.need(cluster.nodes[at].make)?;
+                let need = group.need(cluster.nodes[at].node_class)?;
                 // Cheaper than the score, and mostly a no on a full cluster.
                 cluster
                     .fits(at, need, window.from, window.to)

@@ -29,14 +29,14 @@ pub(crate) fn is_free_now(memory: &mut Memory, cluster: &Cluster, job_class: Job
 
 /// Whether a node has room for a part of a job class at a moment.
 pub(crate) fn has_room_at(cluster: &Cluster, of: &JobClass, at: usize, from: Timestamp) -> bool {
-    of.needs_on(cluster.nodes[at].make)
+    of.needs_on(cluster.nodes[at].node_class)
         .any(|need| cluster.fits(at, need, from, from.plus_millis(1)))
 }
 
 /// Whether GPUs for a part of a job class are short on a node when something is held there, and would not be without.
 pub(crate) fn is_short_by(cluster: &Cluster, of: &JobClass, at: usize, hold: &Hold) -> bool {
-    let free = cluster.room(at).profile.free_at(hold.from);
-    of.needs_on(cluster.nodes[at].make).any(|need| {
+    let free = cluster.state(at).profile.free_at(hold.from);
+    of.needs_on(cluster.nodes[at].node_class).any(|need| {
         let (wants, has) = (u32::from(need.whole()), free.gpus_in(need.groups));
         has < wants && wants <= has + hold.amount.gpus_in(need.groups)
     })

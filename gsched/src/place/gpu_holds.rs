@@ -118,7 +118,7 @@ pub(super) fn release(cluster: &mut Cluster, holds: &[(usize, Hold)]) {
 /// Holds again what was lifted; `false`, and nothing held, where other jobs have some of it now.
 pub(super) fn hold_again(cluster: &mut Cluster, holds: &[(usize, Hold)]) -> bool {
     for (done, (node, hold)) in holds.iter().enumerate() {
-        if !cluster.room(*node).can_hold_again(hold) {
+        if !cluster.state(*node).can_hold_again(hold) {
             release(cluster, &holds[..done]);
             return false;
         }
@@ -162,7 +162,7 @@ impl KindHolds<'_> {
         for node in nodes {
             let to = self.window.to;
             let groups = self.whole_groups(*node);
-            let steps = self.cluster.room(*node).profile.steps();
+            let steps = self.cluster.state(*node).profile.steps();
             let within = steps.partition_point(|step| step.at < to);
             let is_short =
                 |step: &Step| u64::from(step.free.gpus_in(groups)) < milli.div_ceil(1000);
@@ -184,7 +184,7 @@ impl KindHolds<'_> {
     /// Open nodes that would have so many thousandths in whole GPUs if they were idle, the smallest first.
     fn smallest(&self, open: &[OpenNode], milli: u64) -> Vec<usize> {
         let all = |at: usize| {
-            let last = self.cluster.room(at).profile.steps().last();
+            let last = self.cluster.state(at).profile.steps().last();
             last.map_or(0, |step| {
                 u64::from(step.free.gpus_in(self.whole_groups(at)))
             })
@@ -201,7 +201,7 @@ impl KindHolds<'_> {
     /// Open nodes, those with the most free GPUs in the window first.
     fn emptiest(&self, open: &[OpenNode]) -> Vec<usize> {
         let Window { from, to } = self.window;
-        let free = |at: usize| self.cluster.room(at).profile.least(from, to).all_gpus();
+        let free = |at: usize| self.cluster.state(at).profile.least(from, to).all_gpus();
         let mut nodes = open.to_vec();
         nodes.sort_by_key(|one| (one.is_shared, Reverse(free(one.node)), one.node));
         nodes.into_iter().map(|one| one.node).collect()
@@ -209,8 +209,9 @@ impl KindHolds<'_> {
 
     /// Groups of whole GPUs of the kind on a node.
     fn whole_groups(&self, at: usize) -> Kinds {
-        let make = &self.cluster.makes.list[self.cluster.nodes[at].make as usize];
-        make.kinds_where(|group| {
+        let node_class =
+            &self.cluster.node_classes.list[self.cluster.nodes[at].node_class as usize];
+        node_class.kinds_where(|group| {
             (self.kind == ALL_GPUS || group.gpu_type == self.kind) && group.part.milli() == 1000
         })
     }
@@ -218,9 +219,10 @@ impl KindHolds<'_> {
     /// Holds up to `most` thousandths on a node from a time on, rounded up: of whole GPUs, or of slices.
     fn take(&mut self, at: usize, from: Timestamp, whole: bool, most: u64) -> u64 {
         let (kind, to) = (self.kind, self.window.to);
-        let make = &self.cluster.makes.list[self.cluster.nodes[at].make as usize];
+        let node_class =
+            &self.cluster.node_classes.list[self.cluster.nodes[at].node_class as usize];
         let mut by_part: BTreeMap<u64, Kinds> = BTreeMap::new();
-        for (place, group) in make.groups.iter().enumerate() {
+        for (place, group) in node_class.groups.iter().enumerate() {
             let milli = u64::from(group.part.milli());
             if (kind == ALL_GPUS || group.gpu_type == kind) && (milli == 1000) == whole {
                 *by_part.entry(milli).or_default() |= 1 << place;
@@ -228,7 +230,7 @@ impl KindHolds<'_> {
         }
         let mut left = most;
         for (part, groups) in by_part.into_iter().rev() {
-            let free = self.cluster.room(at).profile.least(from, to);
+            let free = self.cluster.state(at).profile.least(from, to);
             let gpus = u64::from(free.gpus_in(groups))
                 .min(left.div_ceil(part.max(1)))
                 .min(u64::from(u8::MAX));

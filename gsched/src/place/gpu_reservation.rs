@@ -300,7 +300,7 @@ pub(crate) fn promise_reserved(
         .iter()
         .flat_map(|(hold, nodes)| nodes.clone().map(move |node| (hold, node)))
     {
-        let groups = &cluster.makes.list[cluster.nodes[node].make as usize].groups;
+        let groups = &cluster.node_classes.list[cluster.nodes[node].node_class as usize].groups;
         for (group, count) in groups
             .iter()
             .zip(hold.amount.gpus)
@@ -393,8 +393,8 @@ fn reaches_counted(
     node: usize,
     at: Timestamp,
 ) -> Option<Timestamp> {
-    let make = pass.world.cluster.nodes[node].make;
-    let need = group.need(make)?;
+    let node_class = pass.world.cluster.nodes[node].node_class;
+    let need = group.need(node_class)?;
     let (believed, end) = (
         at.plus_secs(i64::from(job.held_secs())),
         at.plus_secs(i64::from(job.window_secs())),
@@ -403,7 +403,7 @@ fn reaches_counted(
         .filter(|(on, hold)| *on == node && hold.from < end && hold.to > believed)
         .map(|(_, hold)| hold)
         .collect();
-    let all = pass.world.cluster.makes.list[make as usize]
+    let all = pass.world.cluster.node_classes.list[node_class as usize]
         .all
         .gpus_in(need.groups);
     let wants = if need.milli > 0 {

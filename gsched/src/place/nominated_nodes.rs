@@ -35,7 +35,7 @@ pub(crate) fn hold_idle_part(
     for (node, part) in each(picked) {
         let track = &cluster.nodes[node];
         let need = of
-            .need(alternative, part, track.make)
+            .need(alternative, part, track.node_class)
             .filter(|need| freed.contains(&track.id) && need.milli == 0);
         let Some(need) = need.filter(|need| cluster.fits(node, need, from, at)) else {
             continue;

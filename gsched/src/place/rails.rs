@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// A node as rails see it. Nodes that are equal here give the same slots.
 struct RailChoice<'a> {
-    make: &'a NodeClass,
+    node_class: &'a NodeClass,
     rails: Vec<Option<u32>>,
     free: Vec<u16>,
     /// What it gives by itself.
@@ -64,18 +64,21 @@ fn find(
     let mut known: BTreeMap<(NodeStateId, usize, Vec<Option<u32>>), usize> = BTreeMap::new();
     for (at, part) in each(picked) {
         let rails = network.rails_of(at, &snapshot.nodes[at])?;
-        let key = (cluster.room_id(at), part, rails);
+        let key = (cluster.state_id(at), part, rails);
         let choice = match known.get(&key) {
             Some(choice) => *choice,
             None => {
-                let make = cluster.nodes[at].make;
-                let need = alternative.parts[part].need(make)?;
-                let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
-                let usual = room.slots_by_itself(make, need, window)?;
+                let node_class = cluster.nodes[at].node_class;
+                let need = alternative.parts[part].need(node_class)?;
+                let (node_class, room) = (
+                    &cluster.node_classes.list[node_class as usize],
+                    cluster.state(at),
+                );
+                let usual = room.slots_by_itself(node_class, need, window)?;
                 choices.push(RailChoice {
-                    make,
+                    node_class,
                     rails: key.2.clone(),
-                    free: room.free_slots(make),
+                    free: room.free_slots(node_class),
                     usual,
                 });
                 known.insert(key, choices.len() - 1);
@@ -171,21 +174,23 @@ impl RailChoice<'_> {
             |slots: &[u16]| -> Vec<usize> { slots.iter().map(|slot| usize::from(*slot)).collect() };
         let mut kinds: Vec<u8> = set
             .iter()
-            .map(|slot| self.make.slots[usize::from(*slot)])
+            .map(|slot| self.node_class.slots[usize::from(*slot)])
             .collect();
         kinds.sort_unstable();
         let mut numas: Vec<Option<u32>> = set
             .iter()
-            .map(|slot| self.make.numa[usize::from(*slot)])
+            .map(|slot| self.node_class.numa[usize::from(*slot)])
             .collect();
         numas.sort_unstable();
         numas.dedup();
         let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         for slot in self.free.iter().filter(|slot| !set.contains(slot)) {
-            *left.entry(self.make.numa[usize::from(*slot)]).or_default() += 1;
+            *left
+                .entry(self.node_class.numa[usize::from(*slot)])
+                .or_default() += 1;
         }
         let worth = self
-            .make
+            .node_class
             .wiring
             .as_ref()
             .map(|wiring| wiring.worth(&places(set), &places(&self.free)));

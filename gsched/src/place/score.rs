@@ -40,12 +40,12 @@ struct UsualRequest {
     weight: i64,
 }
 
-/// Nodes that are the same to every job: make, CPUs, memory, thousandths free by slot.
+/// Nodes that are the same to every job: class, CPUs, memory, thousandths free by slot.
 type ScoreClass = (NodeClassId, u32, u64, Vec<u16>);
 
 /// What is free on a node.
 struct ScoreState<'a> {
-    make: &'a NodeClass,
+    node_class: &'a NodeClass,
     cpus: u32,
     mem_bytes: u64,
     slots: Vec<u16>,
@@ -59,9 +59,9 @@ impl Scores {
     /// What taking a node for a need would leave.
     pub fn of(&mut self, cluster: &Cluster, at: usize, need: &Need, snapshot: &Snapshot) -> Score {
         let track = &cluster.nodes[at];
-        let make = &cluster.makes.list[track.make as usize];
-        if make.groups.is_empty() {
-            let free = cluster.room(at).profile.free_at(cluster.now);
+        let node_class = &cluster.node_classes.list[track.node_class as usize];
+        if node_class.groups.is_empty() {
+            let free = cluster.state(at).profile.free_at(cluster.now);
             return Score {
                 takes_milli: 0,
                 lost: 0,
@@ -78,7 +78,14 @@ impl Scores {
             return *score;
         }
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
-        let score = work_out(usual, make, track.make, cluster.room(at), need, cluster.now);
+        let score = work_out(
+            usual,
+            node_class,
+            track.node_class,
+            cluster.state(at),
+            need,
+            cluster.now,
+        );
         let known = self.known.entry(*need).or_default();
         if known.len() <= class as usize {
             known.resize(class as usize + 1, None);
@@ -88,20 +95,20 @@ impl Scores {
     }
 
     fn class(&mut self, cluster: &Cluster, at: usize) -> u32 {
-        let id = cluster.room_id(at) as usize;
+        let id = cluster.state_id(at) as usize;
         if let Some(Some(class)) = self.class_of.get(id) {
             return *class;
         }
-        let (make, room) = (cluster.nodes[at].make, cluster.room(at));
+        let (node_class, room) = (cluster.nodes[at].node_class, cluster.state(at));
         let free = room.profile.free_at(cluster.now);
         let mut slots = room.slots.clone();
-        if cluster.makes.list[make as usize].groups.len() == 1 {
+        if cluster.node_classes.list[node_class as usize].groups.len() == 1 {
             slots.sort_unstable();
         }
         let next = self.classes.len() as u32;
         let class = *self
             .classes
-            .entry((make, free.cpus, free.mem_bytes, slots))
+            .entry((node_class, free.cpus, free.mem_bytes, slots))
             .or_insert(next);
         if self.class_of.len() <= id {
             self.class_of.resize(id + 1, None);
@@ -120,10 +127,10 @@ impl Scores {
         snapshot: &Snapshot,
     ) -> Option<u16> {
         let track = &cluster.nodes[at];
-        let make = &cluster.makes.list[track.make as usize];
+        let node_class = &cluster.node_classes.list[track.node_class as usize];
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
-        let state = ScoreState::of(make, cluster.room(at), cluster.now);
-        let lost = |slot: u16| state.with(need, Some(slot)).lost(usual, track.make);
+        let state = ScoreState::of(node_class, cluster.state(at), cluster.now);
+        let lost = |slot: u16| state.with(need, Some(slot)).lost(usual, track.node_class);
         fitting
             .iter()
             .copied()
@@ -133,13 +140,13 @@ impl Scores {
 
 fn work_out(
     usual: &[UsualRequest],
-    make: &NodeClass,
+    node_class: &NodeClass,
     id: NodeClassId,
     room: &NodeState,
     need: &Need,
     now: Timestamp,
 ) -> Score {
-    let before = ScoreState::of(make, room, now);
+    let before = ScoreState::of(node_class, room, now);
     let whole = usual.iter().map(|one| one.weight).sum::<i64>().max(1);
     let was = before.lost(usual, id);
     let is = match need.milli {
@@ -168,7 +175,8 @@ fn work_out(
         .then(|| need.amount_from(free))
         .flatten();
     let takes = |amount: Amount| {
-        make.groups
+        node_class
+            .groups
             .iter()
             .zip(amount.gpus)
             .map(|(group, count)| group.part.milli() * u32::from(count))
@@ -183,10 +191,10 @@ fn work_out(
 }
 
 impl<'a> ScoreState<'a> {
-    fn of(make: &'a NodeClass, room: &NodeState, now: Timestamp) -> Self {
+    fn of(node_class: &'a NodeClass, room: &NodeState, now: Timestamp) -> Self {
         let free = room.profile.free_at(now);
         Self {
-            make,
+            node_class,
             cpus: free.cpus,
             mem_bytes: free.mem_bytes,
             slots: room.slots.clone(),
@@ -194,7 +202,8 @@ impl<'a> ScoreState<'a> {
     }
 
     fn offers(&self, slot: usize, groups: Kinds) -> bool {
-        usize::from(self.make.slots[slot]) < GROUPS && groups & (1 << self.make.slots[slot]) != 0
+        usize::from(self.node_class.slots[slot]) < GROUPS
+            && groups & (1 << self.node_class.slots[slot]) != 0
     }
 
     /// After a job took what it needs, a share of the slot named.
@@ -215,7 +224,7 @@ impl<'a> ScoreState<'a> {
             self.mem_bytes.saturating_sub(need.mem_bytes),
         );
         Self {
-            make: self.make,
+            node_class: self.node_class,
             cpus,
             mem_bytes,
             slots,
@@ -223,13 +232,13 @@ impl<'a> ScoreState<'a> {
     }
 
     /// Thousandths that are free and that usual jobs have no use for, times how usual they are.
-    fn lost(&self, usual: &[UsualRequest], make: NodeClassId) -> i64 {
+    fn lost(&self, usual: &[UsualRequest], node_class: NodeClassId) -> i64 {
         let free: i64 = self.slots.iter().map(|milli| i64::from(*milli)).sum();
         usual
             .iter()
             .map(|one| {
                 one.weight
-                    * one.needs[make as usize]
+                    * one.needs[node_class as usize]
                         .as_ref()
                         .map_or(free, |need| self.lost_to(need, free))
             })
@@ -270,7 +279,7 @@ fn usual(snapshot: &Snapshot, cluster: &Cluster) -> Vec<UsualRequest> {
     let sorts = match cluster.usual.queue_is_known {
         true => &cluster.usual,
         false => {
-            counted = crate::job::usual::UsualJobs::of(snapshot, &cluster.makes);
+            counted = crate::job::usual::UsualJobs::of(snapshot, &cluster.node_classes);
             &counted
         }
     };

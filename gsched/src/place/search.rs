@@ -210,7 +210,7 @@ impl Search<'_> {
             let of_named = named.by_ref().take(wanted);
             let before = picked.len();
             for at in of_named {
-                let need = group.need(self.cluster.nodes[at].make)?;
+                let need = group.need(self.cluster.nodes[at].node_class)?;
                 if !job_class.candidates.up.contains(at) || !self.fits(ask, at, need, window) {
                     return None;
                 }

@@ -42,10 +42,10 @@ impl SearchMemo {
         }
         let mut have = 0;
         let (from, to) = (cluster.now, cluster.now.plus_millis(1));
-        for (id, nodes) in self.without_others(cluster.rooms_with_cpus(group.least_cpus())) {
-            let (state, make) = cluster.room_and_make(id);
+        for (id, nodes) in self.without_others(cluster.states_with_cpus(group.least_cpus())) {
+            let (state, node_class) = cluster.state_and_class(id);
             if group
-                .need(make)
+                .need(node_class)
                 .is_some_and(|need| state.fits(need, from, to))
             {
                 have += nodes;
@@ -64,7 +64,7 @@ impl SearchMemo {
         };
         self.others.begin();
         for at in others {
-            let state = cluster.room_id(*at);
+            let state = cluster.state_id(*at);
             let count = self.others.get(state).unwrap_or(0);
             self.others.set(state, count + 1);
         }
@@ -76,7 +76,7 @@ impl SearchMemo {
         &self,
         cluster: &'c Cluster,
     ) -> impl Iterator<Item = (NodeStateId, usize)> + use<'_, 'c> {
-        self.without_others(cluster.rooms_in_use())
+        self.without_others(cluster.states_in_use())
     }
 
     fn without_others<R: Iterator<Item = (NodeStateId, usize)>>(
@@ -165,8 +165,8 @@ impl SearchMemo {
     }
 
     fn fits_now(&mut self, group: &NodeGroup, at: usize, cluster: &Cluster) -> bool {
-        self.fits.get_or(cluster.room_id(at), || {
-            let need = group.need(cluster.nodes[at].make);
+        self.fits.get_or(cluster.state_id(at), || {
+            let need = group.need(cluster.nodes[at].node_class);
             need.is_some_and(|need| cluster.fits(at, need, cluster.now, cluster.now.plus_millis(1)))
         })
     }

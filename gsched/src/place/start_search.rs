@@ -92,8 +92,12 @@ impl Search<'_> {
                 return Some((from, picked));
             }
             // Enough nodes, and not the right ones: the next change on one of them.
-            let next =
-                |group: &StartGroup| self.cluster.room_and_make(group.state).0.next_change(from);
+            let next = |group: &StartGroup| {
+                self.cluster
+                    .state_and_class(group.state)
+                    .0
+                    .next_change(from)
+            };
             from = groups.iter().filter_map(next).min()?;
             if from >= range.until {
                 return None;
@@ -110,8 +114,8 @@ impl Search<'_> {
         let probes_left = &mut *self.probes_left;
         let mut can_start = |id: NodeStateId| {
             *probes_left = probes_left.saturating_sub(1);
-            let (state, make) = cluster.room_and_make(id);
-            group.need(make).is_some_and(|need| {
+            let (state, node_class) = cluster.state_and_class(id);
+            group.need(node_class).is_some_and(|need| {
                 state
                     .first(need, range.from, range.secs, range.until)
                     .is_some()
@@ -129,7 +133,7 @@ impl Search<'_> {
         let fits = &mut self.memo.fits;
         fits.begin();
         cluster.stretches().any(|nodes| {
-            let (id, here) = (cluster.room_id(nodes.start), ask.count(nodes));
+            let (id, here) = (cluster.state_id(nodes.start), ask.count(nodes));
             if here > 0 && fits.get_or(id, || can_start(id)) {
                 left = left.saturating_sub(here);
             }
@@ -149,13 +153,13 @@ impl Search<'_> {
             && self.memo.begin_states(&job_class.candidates, cluster);
         if !is_by_state {
             let serves =
-                |nodes: &Range<usize>| group.need(cluster.nodes[nodes.start].make).is_some();
+                |nodes: &Range<usize>| group.need(cluster.nodes[nodes.start].node_class).is_some();
             let stretches = cluster.stretches().filter(serves);
             return self.group(ask, from, stretches, |nodes| ask.count(nodes));
         }
         let states = self.memo.states(cluster);
         states
-            .filter(|(state, _)| group.need(cluster.room_and_make(*state).1).is_some())
+            .filter(|(state, _)| group.need(cluster.state_and_class(*state).1).is_some())
             .map(|(state, count)| StartGroup {
                 state,
                 node: None,
@@ -179,7 +183,7 @@ impl Search<'_> {
         let mut all: Vec<StartGroup> = Vec::with_capacity(64);
         known.begin();
         for stretch in stretches {
-            let state = self.cluster.room_id(stretch.start);
+            let state = self.cluster.state_id(stretch.start);
             let mut add = |is_alone: bool, nodes: Range<usize>| {
                 let at = nodes.start;
                 let count = count(nodes);
@@ -229,8 +233,8 @@ impl Search<'_> {
                     continue;
                 }
                 *self.probes_left = self.probes_left.saturating_sub(1);
-                let make = self.cluster.room_and_make(group.state).1;
-                let Some(need) = of.smallest().need(make) else {
+                let node_class = self.cluster.state_and_class(group.state).1;
+                let Some(need) = of.smallest().need(node_class) else {
                     continue;
                 };
                 let from = group.start.max(range.from);
@@ -261,7 +265,7 @@ impl Search<'_> {
         group: &StartGroup,
         range: StartRange,
     ) -> Option<Timestamp> {
-        let state = self.cluster.room_and_make(group.state).0;
+        let state = self.cluster.state_and_class(group.state).0;
         let first = |from, secs, until| state.first(need, from, secs, until);
         let StartRange { from, until, secs } = range;
         let Some(node) = group.node else {

@@ -39,7 +39,7 @@ pub(crate) fn consolidate_for(
     let wanted = pass.job_class(job_class).alternatives[0].parts[0].least_gpus();
     let mut nodes: Vec<(usize, usize)> = Vec::new();
     for at in pass.job_class(job_class).candidates.up.ones() {
-        let free = pass.world.cluster.room(at).free_gpus();
+        let free = pass.world.cluster.state(at).free_gpus();
         let missing = wanted.saturating_sub(free);
         if (1..=MOST_MOVED).contains(&missing) && missing <= movable_on(pass, at).len() {
             nodes.push((missing, at));
@@ -127,11 +127,12 @@ fn fit_elsewhere(pass: &Pass, moved: &[&RunningRun], from: usize) -> bool {
             .filter(|at| *at != from && cluster.nodes[*at].up)
             .any(|at| {
                 let (node, track) = (&pass.snapshot.nodes[at], &cluster.nodes[at]);
-                let groups = cluster.makes.list[track.make as usize].kinds_where(|group| {
-                    let is_same =
-                        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type));
-                    is_same && group.part == GpuPart::Whole && group.memory_mib >= memory_mib
-                });
+                let groups =
+                    cluster.node_classes.list[track.node_class as usize].kinds_where(|group| {
+                        let is_same =
+                            kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type));
+                        is_same && group.part == GpuPart::Whole && group.memory_mib >= memory_mib
+                    });
                 let need = Need {
                     cpus: share.cpus,
                     mem_bytes: share.mem_bytes,
@@ -147,10 +148,10 @@ fn fit_elsewhere(pass: &Pass, moved: &[&RunningRun], from: usize) -> bool {
                     && pass.memory.windows.open(at, Claim::None, span, 0)
                     && rooms[at]
                         .as_ref()
-                        .unwrap_or(cluster.room(at))
+                        .unwrap_or(cluster.state(at))
                         .fits(&need, now, end);
                 open && rooms[at]
-                    .get_or_insert_with(|| cluster.room(at).clone())
+                    .get_or_insert_with(|| cluster.state(at).clone())
                     .hold(&need, now, end)
                     .is_some()
             })

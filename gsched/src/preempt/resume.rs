@@ -57,7 +57,7 @@ fn resume_run(pass: &mut Pass, run: &RunningRun) -> bool {
     let fits = |(at, cpus): &(usize, u32)| {
         pass.world
             .cluster
-            .room(*at)
+            .state(*at)
             .fits(&of_cpus(*cpus), now, now.plus_millis(1))
     };
     let all = wants.len() == run.shares.len() && wants.iter().all(fits);
@@ -73,7 +73,7 @@ fn resume_run(pass: &mut Pass, run: &RunningRun) -> bool {
 fn keep_free(pass: &mut Pass, run: &RunningRun) {
     let (now, to) = (pass.snapshot.now, some_day(pass.snapshot.now));
     for (at, cpus) in wanted_cpus(pass, run).collect::<Vec<_>>() {
-        let free = pass.world.cluster.room(at).profile.free_at(now).cpus;
+        let free = pass.world.cluster.state(at).profile.free_at(now).cpus;
         take_cpus(pass, at, cpus.min(free), to);
     }
 }
@@ -89,7 +89,7 @@ fn wanted_cpus<'r>(pass: &'r Pass, run: &'r RunningRun) -> impl Iterator<Item = 
 /// Takes CPUs of a node until a time, or until the first planned start that needs them.
 fn take_cpus(pass: &mut Pass, at: usize, cpus: u32, to: Timestamp) {
     let now = pass.snapshot.now;
-    let room = pass.world.cluster.room(at);
+    let room = pass.world.cluster.state(at);
     let to = room
         .until(&of_cpus(cpus), now)
         .map_or(to, |until| until.min(to));

@@ -213,14 +213,14 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
         .filter_map(|share| cluster.place(share.node))
         .collect();
     for at in nodes {
-        let mut room = cluster.room(at).clone();
-        let make = &cluster.makes.list[cluster.nodes[at].make as usize];
+        let mut room = cluster.state(at).clone();
+        let node_class = &cluster.node_classes.list[cluster.nodes[at].node_class as usize];
         for (id, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
             match gone.contains(&id)
                 && of_run(&id).is_some_and(|run| is_suspended_by_preemption(pass.snapshot, run))
             {
                 true => room.leave(
-                    make,
+                    node_class,
                     &NodeShare {
                         mem_bytes: 0,
                         gpus: GpuSet::default(),
@@ -229,7 +229,7 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
                     now,
                     end,
                 ),
-                false => room.leave(make, share, now, end),
+                false => room.leave(node_class, share, now, end),
             }
         }
         *cluster.touch(at) = room;
@@ -250,13 +250,14 @@ fn without_all_runs(pass: &mut Pass) {
     let cluster = &mut pass.world.cluster;
     let mut idle: BTreeMap<NodeClassId, NodeStateId> = BTreeMap::new();
     for at in 0..cluster.nodes.len() {
-        let make = cluster.nodes[at].make;
-        match idle.get(&make) {
-            Some(room) => cluster.set_room(at, *room),
+        let node_class = cluster.nodes[at].node_class;
+        match idle.get(&node_class) {
+            Some(room) => cluster.set_state(at, *room),
             None => {
-                let room = NodeState::idle(&cluster.makes.list[make as usize], pass.now);
+                let room =
+                    NodeState::idle(&cluster.node_classes.list[node_class as usize], pass.now);
                 *cluster.touch(at) = room;
-                idle.insert(make, cluster.room_id(at));
+                idle.insert(node_class, cluster.state_id(at));
             }
         }
         cluster.file(at);
@@ -503,9 +504,9 @@ fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
         let Some(at) = cluster.place(share.node) else {
             continue;
         };
-        let mut room = cluster.room(at).clone();
+        let mut room = cluster.state(at).clone();
         room.leave_at(
-            &cluster.makes.list[cluster.nodes[at].make as usize],
+            &cluster.node_classes.list[cluster.nodes[at].node_class as usize],
             share,
             soon,
             end,

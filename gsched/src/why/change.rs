@@ -343,14 +343,14 @@ fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64>
     let job_class = pass.job_class_of(job, partition);
     let of = pass.job_class(job_class);
     let cluster = &pass.world.cluster;
-    let makes: BTreeSet<u32> = of
+    let node_classes: BTreeSet<u32> = of
         .in_question()
         .ones()
-        .map(|at| cluster.nodes[at].make)
+        .map(|at| cluster.nodes[at].node_class)
         .collect();
-    makes
+    node_classes
         .into_iter()
-        .filter_map(|make| Some(of.need(0, 0, make)?.mem_bytes))
+        .filter_map(|node_class| Some(of.need(0, 0, node_class)?.mem_bytes))
         .max()
 }
 

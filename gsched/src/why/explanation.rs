@@ -568,8 +568,8 @@ fn counts_slices(pass: &Pass, job_class: JobClassId) -> bool {
 type Nearness = (u64, u64, Reverse<Timestamp>, Reverse<usize>);
 
 fn nearness(cluster: &Cluster, of: &JobClass, at: usize, now: Timestamp) -> Option<Nearness> {
-    let need = of.need(0, 0, cluster.nodes[at].make)?;
-    let free = cluster.room(at).profile.free_at(now);
+    let need = of.need(0, 0, cluster.nodes[at].node_class)?;
+    let free = cluster.state(at).profile.free_at(now);
     let part = |has: u64, wants: u64| {
         (u128::from(has.min(wants)) * 1000)
             .checked_div(u128::from(wants))
@@ -583,7 +583,7 @@ fn nearness(cluster: &Cluster, of: &JobClass, at: usize, now: Timestamp) -> Opti
     ];
     let lack = parts.into_iter().min().unwrap_or(0);
     // Of nodes that are as near, the one with more free comes first.
-    let next = cluster.room(at).next_change(now);
+    let next = cluster.state(at).next_change(now);
     let next = Reverse(next.unwrap_or(Timestamp(i64::MAX)));
     Some((
         u64::try_from(lack).unwrap_or(u64::MAX),
@@ -601,7 +601,7 @@ fn nearest_node(pass: &Pass, job_class: JobClassId) -> Option<NearestNode> {
     let soon = now.plus_millis(1);
     let near = |at: usize| nearness(cluster, of, at, now);
     let fits = |at: &usize| {
-        of.need(0, 0, cluster.nodes[*at].make)
+        of.need(0, 0, cluster.nodes[*at].node_class)
             .is_some_and(|need| cluster.fits(*at, need, now, soon))
     };
     let nodes = of.in_question();
@@ -615,8 +615,8 @@ fn nearest_node(pass: &Pass, job_class: JobClassId) -> Option<NearestNode> {
         .max();
     let (.., Reverse(at)) = named.or_else(|| nodes.ones().filter_map(near).max())?;
     let track = &cluster.nodes[at];
-    let need = of.need(0, 0, track.make)?;
-    let free = cluster.room(at).profile.free_at(now);
+    let need = of.need(0, 0, track.node_class)?;
+    let free = cluster.state(at).profile.free_at(now);
     Some(NearestNode {
         node: pass.snapshot.nodes[at].name.clone(),
         nodes_free: nodes.ones().filter(fits).count() as u32,
@@ -627,6 +627,6 @@ fn nearest_node(pass: &Pass, job_class: JobClassId) -> Option<NearestNode> {
         cpus_needed: need.cpus,
         mem_free_bytes: free.mem_bytes,
         mem_needed_bytes: need.mem_bytes,
-        next_change: cluster.room(at).next_change(now),
+        next_change: cluster.state(at).next_change(now),
     })
 }

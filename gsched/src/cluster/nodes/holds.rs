@@ -36,15 +36,15 @@ impl Cluster {
                 let (made, hold) = match self.held.get(state) {
                     Some(known) => known,
                     None => {
-                        let need = need(*of, self.nodes[stretch.start].make)?;
+                        let need = need(*of, self.nodes[stretch.start].node_class)?;
                         let take = |state: &mut NodeState| state.hold(need, from, to);
-                        let made = self.rooms.add_changed(state, stretch.len(), take)?;
+                        let made = self.states.add_changed(state, stretch.len(), take)?;
                         self.held.set(state, made);
                         made
                     }
                 };
-                self.rooms.change(state, made, stretch.len());
-                self.place_room(stretch.clone(), made);
+                self.states.change(state, made, stretch.len());
+                self.place_state(stretch.clone(), made);
                 match holds.last_mut() {
                     Some((same, last)) if last.end == stretch.start && *same == hold => {
                         last.end = stretch.end

@@ -18,7 +18,7 @@ impl Cluster {
         std::mem::take(&mut self.filed)
             .into_iter()
             .for_each(|at| self.file(at));
-        self.rooms.begin();
+        self.states.begin();
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
         let changes = changes
             .filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
@@ -26,7 +26,7 @@ impl Cluster {
             Some(changes) => self.sync_changes(snapshot, changes, &mut dirty),
             None => self.sync_all(snapshot, &mut dirty),
         }
-        let due = self.rooms.due(self.now);
+        let due = self.states.due(self.now);
         if !due.is_empty() {
             dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base.ids[*at])));
         }
@@ -70,17 +70,17 @@ impl Cluster {
 
     /// The cluster has other nodes: nothing is known of any.
     fn make_again(&mut self, snapshot: &Snapshot) {
-        self.rooms = NodeStates::default();
-        self.rooms.begin();
+        self.states = NodeStates::default();
+        self.states.begin();
         self.nodes = snapshot
             .nodes
             .iter()
-            .map(|node| NodeTrack::new(node, &mut self.makes))
+            .map(|node| NodeTrack::new(node, &mut self.node_classes))
             .collect();
         self.base.ids = self
             .nodes
             .iter()
-            .map(|track| self.rooms.keep(NodeState::default(), track.make))
+            .map(|track| self.states.keep(NodeState::default(), track.node_class))
             .collect();
         self.current.ids.clone_from(&self.base.ids);
         self.base.breaks = FixedBitSet::with_capacity(self.nodes.len());
@@ -99,14 +99,14 @@ impl Cluster {
         for at in dirty.ones() {
             // The nodes of a run mostly follow each other.
             let base = self.base_like(before, at, snapshot);
-            let had = self.rooms.get(self.base.ids[at]);
-            if !had.has_now_all_of(self.rooms.get(base)) {
+            let had = self.states.get(self.base.ids[at]);
+            if !had.has_now_all_of(self.states.get(base)) {
                 match self.freed.last_mut() {
                     Some(last) if last.end == at => last.end += 1,
                     _ => self.freed.push(at..at + 1),
                 }
             }
-            self.rooms
+            self.states
                 .leave(std::mem::replace(&mut self.base.ids[at], base));
             self.current.ids[at] = base;
             self.file(at);
@@ -122,13 +122,13 @@ impl Cluster {
     /// The state of a node before the pass: that of the one worked out before it, where both are alike.
     fn base_like(&mut self, before: Option<usize>, at: usize, snapshot: &Snapshot) -> NodeStateId {
         if let Some(before) = before.filter(|before| self.is_alike(*before, at, snapshot)) {
-            return self.rooms.keep_again(self.base.ids[before]);
+            return self.states.keep_again(self.base.ids[before]);
         }
         let track = &self.nodes[at];
         let runs = track.held.iter().map(|held| (held.end, &held.share));
-        let make = &self.makes.list[track.make as usize];
-        let state = NodeState::new(make, &snapshot.nodes[at], self.now, runs);
-        self.rooms.keep(state, track.make)
+        let node_class = &self.node_classes.list[track.node_class as usize];
+        let state = NodeState::new(node_class, &snapshot.nodes[at], self.now, runs);
+        self.states.keep(state, track.node_class)
     }
 
     /// Whether two nodes have the same free, now and later.
@@ -136,7 +136,7 @@ impl Cluster {
         let (a, b) = (&self.nodes[one], &self.nodes[other]);
         let (x, y) = (&snapshot.nodes[one], &snapshot.nodes[other]);
         let mut pairs = a.held.iter().zip(&b.held);
-        a.make == b.make
+        a.node_class == b.node_class
             && a.held.len() == b.held.len()
             && (x.free_cpus, x.free_mem_bytes) == (y.free_cpus, y.free_mem_bytes)
             && are_same(&x.free_gpu_milli, &y.free_gpu_milli)
@@ -172,15 +172,15 @@ impl Cluster {
             {
                 continue;
             }
-            let make = self.makes.of(node);
-            if track.make != make
+            let node_class = self.node_classes.of(node);
+            if track.node_class != node_class
                 || !track.seen.is_as_told(node)
                 || !track.seen.has_same_faults(node)
             {
                 self.generation += 1;
                 track.seen = SeenNode::of(node);
             }
-            (track.make, track.up) = (make, node.unavailable.is_none());
+            (track.node_class, track.up) = (node_class, node.unavailable.is_none());
             track.seen.take_free(node);
             dirty.insert(at);
         }
@@ -280,7 +280,9 @@ impl Cluster {
         self.leaving += usize::from(leaves);
         self.suspended += usize::from(suspended);
         let nodes = run.shares.iter().map(|share| share.node).collect();
-        let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+        let sort = self
+            .usual
+            .run_comes(&run.spec, snapshot, &self.node_classes);
         KnownRun {
             run: run.run,
             end,
