@@ -114,6 +114,14 @@ struct Followed {
     well_out_secs: i64,
 }
 
+impl Followed {
+    /// Counts a look of so many seconds; is the GPU well and out for too long?
+    fn is_long_well_out(&mut self, is_well_out: bool, secs: i64) -> bool {
+        self.well_out_secs = i64::from(is_well_out) * (self.well_out_secs + secs);
+        self.well_out_secs > WELL_BOUND_SECS
+    }
+}
+
 /// What a look, or an order, came to.
 #[derive(Debug, Default)]
 pub struct LookOutcome {
@@ -185,9 +193,10 @@ impl NodeGpus {
 
     /// A daemon begins with what is on the disk. Counters reach the disk once a minute, so its first reading may be the first of all.
     pub fn daemon_begins(&mut self, boot: String, now: i64) {
-        self.boards
-            .iter_mut()
-            .for_each(|board| board.is_known = false);
+        for board in &mut self.boards {
+            let record = self.stored.gpus().get(&board.uuid);
+            board.is_known = record.is_some_and(|record| record.watch != Default::default());
+        }
         let text = serde_json::to_vec(&self.stored).expect("the state is JSON");
         let mut health: NodeHealth = serde_json::from_slice(&text).expect("what was written");
         health.means = self.means.clone();
@@ -516,7 +525,7 @@ impl NodeGpus {
         let unseen_secs = self.clock(now).since_secs(self.looked_by_clock);
         let in_row = self.silent_until + 20_000 < now && ROW_SECS.contains(&unseen_secs);
         let silent_alone = self.is_silent_alone(now);
-        for (board, followed) in self.boards.iter().zip(&mut self.followed) {
+        for (board, followed) in self.boards.iter_mut().zip(&mut self.followed) {
             let Some(record) = health.gpus().get(&board.uuid) else {
                 continue;
             };
@@ -534,11 +543,14 @@ impl NodeGpus {
             if leaves {
                 self.tally.leaves(board, now);
             }
-            self.tally.returned += u64::from(returns);
             let long_ill = board.illness.filter(|_| board.ill_since < now - 600_000);
             if let Some(illness) = long_ill.filter(|_| returns && self.means.burn_in) {
                 let text = format!("is sick ({}), and is back in service", illness.word());
                 wrong.get_or_insert(text);
+            }
+            if returns {
+                self.tally.returned += 1;
+                board.ill_until = i64::MIN / 2;
             }
             if !followed.is_out && !suspect {
                 followed.out_since = now;
@@ -556,10 +568,8 @@ impl NodeGpus {
                     wrong.get_or_insert(text);
                 }
             }
-            let well_and_out = out && !held && board.is_calm(now);
-            followed.well_out_secs =
-                i64::from(well_and_out) * (followed.well_out_secs + passed_secs);
-            if followed.well_out_secs > WELL_BOUND_SECS {
+            let is_well_out = out && !held && board.is_calm(now);
+            if followed.is_long_well_out(is_well_out, passed_secs) {
                 let text = format!("is well, and does not come back: {}", record.fault());
                 wrong.get_or_insert(text);
             }
