@@ -6,6 +6,7 @@
 mod floor;
 mod history;
 mod pool;
+mod streams;
 
 use floor::{Floor, median};
 use gwire::api::SubmitRequest;
@@ -71,6 +72,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("accounting", accounting),
     ("hollow", hollow_nodes),
     ("history", history::history),
+    ("streams", streams::streams),
 ];
 
 struct Bench<'a> {
@@ -601,37 +603,23 @@ fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
     answers_under_passes(bench, &pool, &single)
 }
 
-/// What people wait for an answer while the planner has passes over the whole queue to make, one after the other: each new
-/// job asks for one, and each that is cancelled.
+/// What people wait for an answer while passes run.
 fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyhow::Result<()> {
     const ANSWERS: usize = 300;
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let busy = scope.spawn(|| -> anyhow::Result<()> {
-            let mut client = pool.client()?;
-            while !over.load(Relaxed) {
-                let made: gwire::api::SubmitReply = client.post("/v1/jobs", job)?;
-                let asked = gwire::api::CancelRequest {
-                    jobs: vec![made.id.to_string()],
-                    ..Default::default()
-                };
-                let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
-            }
-            Ok(())
-        });
-        let rows = [
-            (
-                "gsub while passes run, 10,000 pending: median, 99th",
-                "gsub",
-                vec!["-o", "/dev/null", "--gpus", "1", "--wrap", "true"],
-            ),
-            (
-                "gq JOB while passes run, 10,000 pending: median, 99th",
-                "gq",
-                vec!["1"],
-            ),
-        ];
-        let measured = rows.into_iter().try_for_each(|(what, program, args)| {
+    let rows = [
+        (
+            "gsub while passes run, 10,000 pending: median, 99th",
+            "gsub",
+            vec!["-o", "/dev/null", "--gpus", "1", "--wrap", "true"],
+        ),
+        (
+            "gq JOB while passes run, 10,000 pending: median, 99th",
+            "gq",
+            vec!["1"],
+        ),
+    ];
+    busy_with_passes(pool, job, || {
+        rows.into_iter().try_for_each(|(what, program, args)| {
             bench.row(|_| {
                 let mut times = (0..ANSWERS)
                     .map(|_| {
@@ -651,7 +639,32 @@ fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyh
                     ours,
                 })
             })
+        })
+    })
+}
+
+/// Measures while the planner has passes over the whole queue to make, one after the other: each new job asks for one, and each
+/// that is cancelled.
+fn busy_with_passes(
+    pool: &Pool,
+    job: &SubmitRequest,
+    measure: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| -> anyhow::Result<()> {
+            let mut client = pool.client()?;
+            while !over.load(Relaxed) {
+                let made: gwire::api::SubmitReply = client.post("/v1/jobs", job)?;
+                let asked = gwire::api::CancelRequest {
+                    jobs: vec![made.id.to_string()],
+                    ..Default::default()
+                };
+                let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
+            }
+            Ok(())
         });
+        let measured = measure();
         over.store(true, Relaxed);
         busy.join().expect("it does not panic")?;
         measured

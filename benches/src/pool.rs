@@ -252,12 +252,21 @@ impl Pool {
 
     /// Peak resident memory of the controller, bytes.
     pub fn peak_memory(&self) -> anyhow::Result<u64> {
+        self.memory_of_controller("VmHWM:")
+    }
+
+    /// Resident memory of the controller, bytes.
+    pub fn memory(&self) -> anyhow::Result<u64> {
+        self.memory_of_controller("VmRSS:")
+    }
+
+    fn memory_of_controller(&self, key: &str) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid("gpuctld")?))?;
         let line = status
             .lines()
-            .find(|line| line.starts_with("VmHWM:"))
-            .context("VmHWM")?;
-        let kib: u64 = line.split_whitespace().nth(1).context("VmHWM")?.parse()?;
+            .find(|line| line.starts_with(key))
+            .with_context(|| key.to_owned())?;
+        let kib: u64 = line.split_whitespace().nth(1).context("no size")?.parse()?;
         Ok(kib * 1024)
     }
 }
