@@ -192,6 +192,15 @@ sys.exit(not good)
 PYTHON
 checks=$((checks + 1))
 
+say "a shell on two GPUs, typed at a terminal of script(1): grun --gpus 2 --pty bash"
+typed='echo "terminal $(tty), GPUs $(tr , "\n" <<<"$GSUB_GPU_UUIDS" | grep -c GPU-)"; exit 7'
+code=0
+shell=$(as_user script -qec "grun --gpus 2 --pty bash --norc" /dev/null <<<"$typed") || code=$?
+echo "$shell"
+[[ $shell == *"terminal /dev/pts/"*", GPUs 2"* ]] || fail "the shell should have a terminal and two GPUs"
+[ "$code" = 7 ] || fail "grun should end with the shell's code, 7, and not $code"
+right "a shell with a terminal on two GPUs, and its exit code"
+
 say "gadm sandbox down"
 tag=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["tag"])' "$pool/sandbox.json")
 "$work/bin/gadm" sandbox down --dir "$pool"

@@ -87,6 +87,8 @@ record! {
         requeue: bool = true, Key::new(Kind::Flag);
         /// Seconds without word of its client after which an allocation ends; 0: two seconds.
         detached_secs: u32 = 60, Key::duration(0, 604_800).in_toml("detached_time");
+        /// The shell of salloc runs on the first node of its allocation.
+        interactive_step: bool = false, Key::new(Kind::Flag);
         /// Whether users may submit from compute nodes where a job of theirs runs.
         submit_from_jobs: SubmitFromJobs = SubmitFromJobs::default(), Key::new(Kind::FlagOr("same-partition"));
         /// PriorityJobFactor: the partition's part of the multifactor priority.

@@ -250,6 +250,9 @@ pub struct StepOrder {
     pub argv: Vec<String>,
     pub environment: Vec<String>,
     pub work_dir: String,
+    /// Programs of the ranks from another one's first rank on, in this order: `grun A : B`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramOfRanks>,
     /// Global ranks of the tasks on this node.
     pub ranks: Vec<u32>,
     pub ntasks: u32,
@@ -285,6 +288,22 @@ pub struct StepOrder {
     pub mem_bytes: u64,
     #[serde(skip_serializing_if = "ParallelSpec::is_default")]
     pub parallel: ParallelSpec,
+}
+
+impl StepOrder {
+    /// What the task of this rank runs.
+    pub fn argv_of(&self, rank: u32) -> &[String] {
+        let mut later = self.programs.iter().rev();
+        let own = later.find(|program| program.first_rank <= rank);
+        own.map_or(&self.argv, |program| &program.argv)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProgramOfRanks {
+    pub first_rank: u32,
+    pub argv: Vec<String>,
 }
 
 /// Of a terminal, in characters.

@@ -3,15 +3,15 @@
 use crate::cluster::{Cluster, root};
 use crate::gpu_watch;
 use crate::machine::Machine;
-use crate::scenario::{ActKind, SubmissionAct};
+use crate::scenario::{ALLOCATION, ActKind, SubmissionAct};
 use crate::sim_event::SimEvent;
-use gcore::ctl::{Actor, Array, Command, Job, JobChange, PolicyChange, Target};
+use gcore::ctl::{Actor, AllocationEnd, Array, Command, Job, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::Dependency;
 use gmodel::gpu_request::GpuRequest;
 use gmodel::job::{GpuScope, JobSpec};
 use gmodel::policy::{Account, GpuAmounts, Limits, Policy, Qos, Reservation, ReservedPart};
-use gmodel::{JobId, NodeId, ReasonCode};
+use gmodel::{ExitCode, JobId, NodeId, ReasonCode};
 use std::collections::BTreeSet;
 
 /// Pause of the caretaker, milliseconds.
@@ -153,6 +153,13 @@ impl Cluster {
             ActKind::Suspend { pick } => {
                 self.ask_about(pick, true, |job| Command::Suspend { targets: vec![job] })
             }
+            ActKind::EndAllocation { pick, gone } => {
+                let end = match gone {
+                    true => AllocationEnd::ClientGone,
+                    false => AllocationEnd::Done(ExitCode::exited((pick % 3) as u8)),
+                };
+                self.ask_about(pick, gone, |target| Command::EndAllocation { target, end });
+            }
             ActKind::GoOn { pick } => {
                 self.ask_about(pick, true, |job| Command::Resume { targets: vec![job] })
             }
@@ -254,6 +261,7 @@ impl Cluster {
                 let part = ["0.5", "0.25", "0.3", "0.5"][gpus as usize % 4];
                 spec.request.gpus = GpuRequest::parse(part).ok();
             }
+            ALLOCATION => spec.allocation = true,
             _ => {}
         }
         spec

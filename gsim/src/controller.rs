@@ -262,9 +262,23 @@ fn order(state: &State, run: RunId, node: NodeId, seed: u64) -> Option<Order> {
         index,
         gpus: share.gpus.0.clone(),
         limit_secs: record.limit_secs,
-        behaviour: behaviour(seed, run.job),
+        behaviour: match state
+            .jobs
+            .get(run.job)
+            .is_some_and(|job| job.spec.allocation)
+        {
+            true => HOLDS_NODES,
+            false => behaviour(seed, run.job),
+        },
     })
 }
+
+/// An allocation has no process of its own: it lasts until it is ended.
+const HOLDS_NODES: Behaviour = Behaviour {
+    millis: 1 << 40,
+    cause: EndCause::Exited,
+    exit: ExitCode::SUCCESS,
+};
 
 /// What a job's program does: decided by its id, the same in every attempt.
 pub fn behaviour(seed: u64, job: JobId) -> Behaviour {

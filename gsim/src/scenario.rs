@@ -6,6 +6,9 @@ use gmodel::gpu_health::Catalogue;
 use std::fmt;
 use std::sync::Arc;
 
+/// The option of a submission that is an allocation; the others are below it.
+pub const ALLOCATION: u8 = 24;
+
 /// A cluster and everything that happens to it from outside.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -66,6 +69,11 @@ pub enum ActKind {
     },
     Suspend {
         pick: usize,
+    },
+    /// The client of an allocation is done with it, or gone. Of other jobs the controller refuses it.
+    EndAllocation {
+        pick: usize,
+        gone: bool,
     },
     /// A suspended job goes on.
     GoOn {
@@ -223,6 +231,7 @@ impl Scenario {
         if watches_gpus {
             acts.extend(gpu_faults(&mut sick, machines, gpus, calm_from));
         }
+        acts.extend(allocations(seed, scale, calm_from));
         acts.sort_by_key(|act| act.at);
         Self {
             wait_for_lost,
@@ -289,6 +298,37 @@ fn submission(prng: &mut Prng) -> ActKind {
         cap: prng.range(0, 3) as u32,
         limit_secs: prng.range(5, 300) as u32,
         option: prng.below(24) as u8,
+    })
+}
+
+/// Half of the seeds have allocations, and as many words of clients that end them. By chances of their own, too.
+fn allocations(seed: u64, scale: usize, calm_from: i64) -> Vec<Act> {
+    let mut prng = Prng::new(seed, 7);
+    let mut acts = Vec::new();
+    if prng.one_in(2) {
+        return acts;
+    }
+    for _ in 0..scale * prng.range(1, 10) as usize {
+        let at = prng.range(0, calm_from);
+        let what = allocation(&mut prng);
+        acts.push(Act { at, what });
+        let (pick, gone) = (prng.below(1 << 20), prng.one_in(2));
+        let at = prng.range(0, calm_from);
+        let what = ActKind::EndAllocation { pick, gone };
+        acts.push(Act { at, what });
+    }
+    acts
+}
+
+fn allocation(prng: &mut Prng) -> ActKind {
+    ActKind::Submit(SubmissionAct {
+        user: prng.below(3) as u8,
+        gpus: prng.range(0, 4) as u32,
+        nodes: prng.range(1, 3) as u32,
+        tasks: 0,
+        cap: 0,
+        limit_secs: prng.range(5, 300) as u32,
+        option: ALLOCATION,
     })
 }
 

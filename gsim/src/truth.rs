@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// By first id: number of ids and client of each acknowledged submission that must be there.
-    submitted: BTreeMap<JobId, (u64, usize)>,
+    /// By first id: each acknowledged submission that must be there.
+    submitted: BTreeMap<JobId, AcknowledgedSubmission>,
     /// Acknowledged before a backup was brought back that does not know them: allowed to be gone.
     forgiven: BTreeSet<JobId>,
     /// Processes started: run and node.
@@ -48,6 +48,16 @@ pub struct Truth {
     pub fenced: u64,
 }
 
+#[derive(Debug)]
+struct AcknowledgedSubmission {
+    /// Number of ids.
+    count: u64,
+    /// Its client.
+    request: usize,
+    /// It has no script, and ends by its client, by an order or by its limit.
+    is_allocation: bool,
+}
+
 impl Truth {
     pub fn of(machines: u16, gpus: u16) -> Self {
         Self {
@@ -69,8 +79,9 @@ impl Truth {
                     .array
                     .as_ref()
                     .map_or(1, |array| u64::from(array.len()));
-                for (first, (many, other)) in &self.submitted {
-                    if *other != request && first.0 < id.0 + count && id.0 < first.0 + many {
+                for (first, other) in &self.submitted {
+                    let overlap = first.0 < id.0 + count && id.0 < first.0 + other.count;
+                    if other.request != request && overlap {
                         return Err(format!("job id {id} was given to two submissions"));
                     }
                 }
@@ -79,7 +90,19 @@ impl Truth {
                     // The controller went back to a backup between its answer and now.
                     self.forgiven.insert(*id);
                 }
-                self.submitted.insert(*id, (count, request));
+                let submission = AcknowledgedSubmission {
+                    count,
+                    request,
+                    is_allocation: spec.allocation,
+                };
+                self.submitted.insert(*id, submission);
+            }
+            (Command::EndAllocation { target, .. }, Reply::Done) => {
+                if let Target::Job(id) = target
+                    && !self.returned.contains(id)
+                {
+                    self.cancelled.insert(*id);
+                }
             }
             (Command::Cancel { signal: None, .. }, Reply::Each { results }) => {
                 for result in results {
@@ -98,7 +121,7 @@ impl Truth {
     pub fn acknowledged_jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         self.submitted
             .iter()
-            .flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
+            .flat_map(|(first, one)| (first.0..first.0 + one.count).map(JobId))
     }
 
     pub fn submissions(&self) -> Vec<JobId> {
@@ -123,7 +146,7 @@ impl Truth {
             .submitted
             .iter()
             .filter(|(first, _)| !self.forgiven.contains(first));
-        owed.flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
+        owed.flat_map(|(first, one)| (first.0..first.0 + one.count).map(JobId))
             .find(|id| store.job(*id).is_none() && !store.is_array_task(*id))
     }
 
@@ -162,6 +185,7 @@ impl Truth {
                     if self.cancelled.contains(&run.job) {
                         return Err(format!("{run} was placed although its job was cancelled"));
                     }
+                    self.judge_second_start(*run)?;
                 }
                 Event::JobRequeued { job, .. } => self.comes_back(*job),
                 Event::TasksRequeued {
@@ -194,6 +218,8 @@ impl Truth {
                     at,
                     ..
                 } => self.judge_breaker(*node, uuid, *at)?,
+                // Charged until it was written off.
+                Event::RunForfeited { run, node, .. } => drop(self.stops.remove(&(*run, *node))),
                 Event::RunUnneeded { .. } => self.unneeded += 1,
                 Event::RunSuspended { .. } => self.suspensions += 1,
                 Event::NodeFenced { by, .. } => self.fenced += u64::from(by == "fence_program"),
@@ -238,6 +264,24 @@ impl Truth {
         Ok(())
     }
 
+    /// The client of an allocation knows of one start only.
+    fn judge_second_start(&self, run: RunId) -> Result<(), String> {
+        let first = RunId::new(run.job, 1);
+        let earlier = self.starts.range((first, NodeId(0))..(run, NodeId(0)));
+        let is_second = self.is_allocation(run.job) && earlier.count() > 0;
+        match is_second && !self.returned.contains(&run.job) && !self.went_back {
+            true => Err(format!(
+                "allocation {run} is placed again though it had started"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn is_allocation(&self, job: JobId) -> bool {
+        let submission = self.submitted.get(&job);
+        submission.is_some_and(|submission| submission.is_allocation)
+    }
+
     fn comes_back(&mut self, job: JobId) {
         self.returns += 1;
         self.cancelled.remove(&job);
@@ -272,6 +316,15 @@ impl Truth {
         let cause = end.map(|end| end.cause);
         let exit = end.map_or(ExitCode::default(), |end| end.exit);
         let fits = match outcome.state {
+            // Its exit code is the client's.
+            JobState::Completed | JobState::Failed if self.is_allocation(run.job) => {
+                return match cause {
+                    Some(EndCause::Exited) => Err(format!(
+                        "allocation {run} ended by a process, and it has none"
+                    )),
+                    _ => Ok(()),
+                };
+            }
             JobState::Completed => cause == Some(EndCause::Exited) && exit.is_success(),
             JobState::Failed => match cause {
                 Some(EndCause::Exited) => !exit.is_success(),

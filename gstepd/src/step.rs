@@ -55,6 +55,8 @@ struct Step {
     phase: StepPhase,
     tasks: Vec<Task>,
     inputs: StepInputs,
+    /// Came before the tasks were started.
+    held_signals: BTreeSet<i32>,
     /// Of the first task.
     terminal: Option<Terminal>,
     /// From the start of the tasks to their end.
@@ -111,6 +113,7 @@ impl Steps {
             phase,
             tasks: Vec::new(),
             inputs: StepInputs::default(),
+            held_signals: BTreeSet::new(),
             terminal: None,
             account: None,
             meeting: MeetingPlace::default(),
@@ -315,11 +318,15 @@ impl Step {
             if self.meeting.is_known() || now >= until {
                 self.phase = StepPhase::Running;
                 self.start_tasks(job, notes);
+                for signal in std::mem::take(&mut self.held_signals) {
+                    self.signal(job, signal);
+                }
             }
         }
         self.show_screen();
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
+            task.deliver_held(job.processes);
             let terminal = self.terminal.as_mut().filter(|_| task.has_terminal);
             task.forward(self.link.as_mut(), &mut self.watchers, terminal);
         }
@@ -523,9 +530,13 @@ impl Step {
         }
     }
 
-    fn signal(&self, job: &Job<'_>, signal: i32) {
-        for task in self.tasks.iter().filter(|task| task.pid.is_some()) {
-            let _ = job.processes.signal_session(task.session, signal);
+    /// Before there are tasks it waits for them.
+    fn signal(&mut self, job: &Job<'_>, signal: i32) {
+        if matches!(self.phase, StepPhase::Connecting(_)) {
+            self.held_signals.insert(signal);
+        }
+        for task in &mut self.tasks {
+            task.signal(job.processes, signal);
         }
     }
 

@@ -1,6 +1,7 @@
 //! One task of a step: its start, its pipes or its terminal, its end. A task has a session of its own.
 //! Source: srun(1) for ranks and environment.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -53,6 +54,8 @@ pub struct Task {
     pub has_terminal: bool,
     pub exit: Option<(ExitCode, String)>,
     pub told: bool,
+    /// Came before its program was there to get them.
+    pub held_signals: BTreeSet<i32>,
 }
 
 /// The supervisor's ends of a task's input and output.
@@ -89,6 +92,7 @@ impl Task {
                     has_terminal,
                     exit: None,
                     told: false,
+                    held_signals: BTreeSet::new(),
                 }
             }
             Err(failure) => Task::failed(rank, failure),
@@ -106,6 +110,7 @@ impl Task {
             has_terminal: false,
             exit: Some(failure),
             told: false,
+            held_signals: BTreeSet::new(),
         }
     }
 
@@ -151,6 +156,24 @@ impl Task {
         self.pid = None;
         let why = if of_memory { OUT_OF_MEMORY } else { "" };
         self.exit.get_or_insert_with(|| (exit, why.to_owned()));
+    }
+
+    /// To all processes of its session. A program that is being started gets it once it has started.
+    pub fn signal(&mut self, processes: &JobProcesses, signal: i32) {
+        if self.launching.is_some() {
+            self.held_signals.insert(signal);
+        } else if self.pid.is_some() {
+            let _ = processes.signal_session(self.session, signal);
+        }
+    }
+
+    /// Delivers what came before the start.
+    pub fn deliver_held(&mut self, processes: &JobProcesses) {
+        if self.launching.is_none() {
+            for signal in std::mem::take(&mut self.held_signals) {
+                self.signal(processes, signal);
+            }
+        }
     }
 
     /// The child has ended before its start was looked at: what the start came to is known now.
@@ -243,7 +266,11 @@ fn spawn(
         .map_err(|text| (ExitCode::exited(1), text))?;
     say(stderr, &bound.words).map_err(|e| node_failure(&e))?;
     let mut spec = LaunchSpec::new(
-        order.argv.iter().map(|word| os_string(word)).collect(),
+        order
+            .argv_of(order.ranks[local])
+            .iter()
+            .map(|word| os_string(word))
+            .collect(),
         identity(job.setup),
     );
     spec.env = split_variables(environment::task(

@@ -30,6 +30,7 @@ mod step_input;
 mod step_message;
 mod step_nodes;
 mod step_output;
+mod step_programs;
 mod step_refusal;
 mod step_stream;
 mod step_turn;

@@ -5,6 +5,8 @@ use crate::allocation::words::take_apart;
 use crate::allocation::{Allocation, News, WaitRules, immediate, revoked, take_immediate};
 use crate::option_words::GivenOption;
 use crate::signal_wait::signal_within;
+use crate::step::own_job;
+use crate::step_programs::{SEPARATOR, UNLIKE_PARTS};
 use clap::{Arg, ArgAction, Command};
 use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line, slurm_name};
@@ -31,10 +33,10 @@ Examples:
   salloc --immediate=30 --gpus 8          give up if it does not start within 30 s
 
 All options of gsub(1) that ask for nodes are options of salloc, too, and SALLOC_PARTITION and the like count as its
-environment. gsub --interactive is the same command. While it waits, one line on a terminal says why and since when; Ctrl-C
-then cancels it. The shell's variables are those of a job (SLURM_JOB_ID, SLURM_JOB_NODELIST). The allocation ends with the
-shell, by its time limit, by gdel, or when salloc was not heard for the partition's detached_time; then the command gets
-the signal of --kill-command.";
+environment. gsub --interactive is the same command. In a partition with interactive_step the shell runs on the first node of
+the allocation. While it waits, one line on a terminal says why and since when; Ctrl-C then cancels it. The shell's variables
+are those of a job (SLURM_JOB_ID, SLURM_JOB_NODELIST). The allocation ends with the shell, by its time limit, by gdel, or when
+salloc was not heard for the partition's detached_time; then the command gets the signal of --kill-command.";
 
 /// The man page.
 pub fn page() -> ManPage {
@@ -93,6 +95,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .skip(1)
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
+    if words.iter().any(|word| word == SEPARATOR) {
+        return Err(Failure::usage(UNLIKE_PARTS));
+    }
     let SallocRequest {
         rules,
         job,
@@ -100,17 +105,30 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         no_shell,
         on_end,
     } = SallocRequest::read(name, &words)?;
+    if let Ok(job) = own_job() {
+        return Err(Failure::usage(format_args!(
+            "this is inside job {job}, and an allocation holds no other. Start steps in it with grun, or leave it first"
+        )));
+    }
     let signals: SigSet = WATCHED.into_iter().collect();
     signals
         .thread_block()
         .map_err(|errno| Failure::new(format_args!("cannot block signals: {errno}")))?;
     let mut client = gcli::connect(name)?;
-    let mut ask = AllocationAsk::new(job, &program, "SALLOC_", &mut client)?;
+    let named = match program.is_empty() {
+        true => vec![own_shell()],
+        false => program.clone(),
+    };
+    let mut ask = AllocationAsk::new(job, &named, "SALLOC_", &mut client)?;
     ask.request.spec.unattended = no_shell;
     let (allocation, sender) = Allocation::obtain(&mut client, &ask.request, &rules, &signals)?;
     if no_shell {
         return Ok(0);
     }
+    let program = match program.is_empty() {
+        true => shell(&allocation),
+        false => program,
+    };
     let beside = BesideCommand {
         allocation: &allocation,
         rules: &rules,
@@ -129,11 +147,39 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     outcome
 }
 
+/// The user's shell: here, or as a step on the first node where the partition says so.
+fn shell(allocation: &Allocation) -> Vec<String> {
+    if !allocation.interactive_step {
+        return vec![own_shell()];
+    }
+    let beside = std::env::current_exe().map(|own| own.with_file_name("grun"));
+    let grun = beside.unwrap_or_else(|_| "grun".into());
+    let grun = byte_text::from_bytes(grun.as_os_str().as_bytes());
+    let options = [
+        "-N1",
+        "-n1",
+        "--overlap",
+        "--gpu-bind=none",
+        "--cpu-bind=none",
+        "--pty",
+        "-J",
+        "interactive",
+    ];
+    let jobid = format!("--jobid={}", allocation.id);
+    let words = options.map(str::to_owned).into_iter();
+    let all = [grun, jobid].into_iter().chain(words);
+    all.chain([own_shell()]).collect()
+}
+
+fn own_shell() -> String {
+    std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned())
+}
+
 /// A command line of salloc.
 struct SallocRequest {
     rules: WaitRules,
     job: Vec<GivenOption>,
-    /// The user's shell where no command is given.
+    /// Empty: the user's shell.
     program: Vec<String>,
     no_shell: bool,
     /// The signal that the command gets when the allocation is over.
@@ -152,7 +198,6 @@ impl SallocRequest {
                 "--no-shell runs nothing, and a command is given. Keep one of them",
             ));
         }
-        let shell = || std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
         let on_end = match matches.get_one::<String>("kill-command") {
             Some(text) => Some(
                 parse_signal(text)
@@ -170,10 +215,7 @@ impl SallocRequest {
                 as_salloc: true,
             },
             job: apart.job,
-            program: match apart.command.is_empty() {
-                true => vec![shell()],
-                false => apart.command,
-            },
+            program: apart.command,
             no_shell,
             on_end,
         })

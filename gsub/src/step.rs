@@ -14,6 +14,7 @@ use crate::step_input::{self, InputRanks, Peers};
 use crate::step_message::Message;
 use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank};
+use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
 use crate::terminal::{self, RawTerminal};
@@ -29,7 +30,7 @@ use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gmodel::supervise::StepInput;
-use gwire::api::{StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow};
+use gwire::api::{StepEndRequest, StepNodeRow, StepProgram, StepReply, StepRequest, StepRow};
 use gwire::client::{Client, escape};
 use nix::sys::signal::{SigSet, Signal};
 use std::collections::BTreeMap;
@@ -86,6 +87,9 @@ pub(crate) fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
 
 /// Outside of a job: an allocation for this one step, as srun has it. One that is left at work waits for its client to come back.
 fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
+    if step_programs::are_several(&apart.command) {
+        return Err(Failure::usage(UNLIKE_PARTS));
+    }
     let (immediate, own) = take_immediate(apart.own)?;
     let dashes = ["--".to_owned()];
     let words = program
@@ -138,7 +142,7 @@ struct StepEnd {
 
 /// Starts the step and stays with it. `signals` are blocked before the first thread starts, so that none of them takes one.
 fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, Failure> {
-    let share = settle(&mut args, job)?;
+    let work = settle(&mut args, job)?;
     let listener = match args.pty || !job.is_here() {
         true => None,
         false => Some(
@@ -146,7 +150,7 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
                 .map_err(|e| Failure::new(format_args!("cannot listen for the nodes: {e}")))?,
         ),
     };
-    let request = request(&mut args, job, share, listener.as_ref())?;
+    let request = request(&mut args, job, work, listener.as_ref())?;
     let mut client = gcli::connect("grun")?;
     let step = step_turn::start(&mut client, &job.id, &request, &signals, args.quiet)?;
     if args.verbose > 0 {
@@ -394,17 +398,9 @@ impl TargetJob {
 }
 
 /// Refuses words that contradict each other, fills in what the job's environment says of the step, and reads the step's share.
-fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<Option<StepShareRequest>, Failure> {
+fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
     let of_job = job.tasks();
-    let before = args
-        .command
-        .split_last()
-        .map_or(&[][..], |(_, before)| before);
-    if before.iter().any(|word| word == ":") {
-        return Err(Failure::usage(
-            "\":\" between commands makes a step of several programs, which is not offered. Say in a file which task runs what, and give --multi-prog",
-        ));
-    }
+    let programs = step_programs::take_others(&mut args.command)?;
     args.exact |= args.cpus_per_task.is_some();
     if args.external_launcher.is_some() {
         // It starts the ranks itself: what the job has for each of its tasks is not for the one that starts them.
@@ -434,17 +430,36 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<Option<StepShareReques
         args.export =
             Some(export.map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))?);
     }
-    if args.multi_prog {
-        take_programs(args)?;
+    let is_alone = programs.is_empty();
+    if !is_alone && share.is_some() {
+        return Err(Failure::usage(
+            "a step of several programs shares its job: leave out --exact, -c, --gpus and --mem, or start a grun for each program",
+        ));
     }
-    Ok(share)
+    match (args.multi_prog, is_alone) {
+        (true, false) => {
+            return Err(Failure::usage(
+                "--multi-prog and \":\" both say which tasks run what: keep one of them",
+            ));
+        }
+        (true, true) => take_programs(args)?,
+        (false, _) => {}
+    }
+    Ok(StepWork { share, programs })
+}
+
+/// What is read of the command line before the step is asked for.
+struct StepWork {
+    share: Option<StepShareRequest>,
+    /// Behind the first.
+    programs: Vec<StepProgram>,
 }
 
 /// What the controller is asked for. Takes the words that nothing else reads out of `args`.
 fn request(
     args: &mut StepArgs,
     job: &TargetJob,
-    share: Option<StepShareRequest>,
+    work: StepWork,
     listener: Option<&CallbackListener>,
 ) -> Result<StepRequest, Failure> {
     let connect = listener
@@ -453,6 +468,7 @@ fn request(
         .map_err(|e| failed("listen for the nodes", e))?;
     Ok(StepRequest {
         argv: args.command.clone(),
+        programs: work.programs,
         environment: environment_of_tasks(
             args.export.as_ref(),
             job,
@@ -471,7 +487,7 @@ fn request(
         relative: args.relative,
         cyclic: args.distribution == "cyclic",
         overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
-        share,
+        share: work.share,
         connect: connect.unwrap_or_default(),
         terminal: args.pty.then(terminal::size),
         parallel: ParallelSpec {

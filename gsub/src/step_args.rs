@@ -27,6 +27,7 @@ Inside a job script:
       --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node 8 train.py'
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
+  grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
 

@@ -10,6 +10,7 @@ use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_envir
 use crate::salloc;
 use crate::script::Work;
 use crate::specification::{Submission, build};
+use crate::step_programs::{SEPARATOR, UNLIKE_PARTS};
 use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::TimeFormat;
@@ -254,6 +255,9 @@ fn work(given: &mut Vec<GivenOption>, rest: PositionalWords) -> Result<Work, Fai
         return Err(Failure::new(format_args!(
             "the arguments have {arguments} bytes and {MAX_ARGUMENT_BYTES} (1 MiB) are the most. Put them into a file that the script reads"
         )));
+    }
+    if !rest.after_dashes && rest.words.iter().any(|word| word == SEPARATOR) {
+        return Err(Failure::usage(UNLIKE_PARTS));
     }
     let mut words = rest.words.into_iter();
     match (wraps.last(), rest.after_dashes, words.next()) {

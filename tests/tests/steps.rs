@@ -218,3 +218,66 @@ fn the_ranks_of_a_step_meet_at_a_port_of_its_own() {
     pool.run("gsub", &["--rendezvous", "mpi", "--wrap", "true"])
         .fails_with(2, "is not torch (MASTER_ADDR");
 }
+
+#[test]
+fn a_step_of_several_programs_has_one_count_of_ranks_one_output_and_one_exit_code() {
+    let Some(pool) = Pool::up(2, "h100:1") else {
+        return;
+    };
+    let script = "grun -l -n1 sh -c 'echo master $SLURM_PROCID of $SLURM_NTASKS' : -n3 sh -c 'echo worker $SLURM_PROCID; exit $SLURM_PROCID' > out 2> err; echo $? > code\n\
+                  grun -N1 -n1 sh -c 'echo a $SLURMD_NODENAME' : -N1 -n2 sh -c 'echo b $SLURMD_NODENAME' | sort > nodes\n\
+                  grun true : --gpus 1 true 2> refused; echo $? >> refused; grun --exact true : true 2>> refused; grun -n3 true : -n3 true 2>> refused; true";
+    let path = format!(
+        "export PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&["-N2", "-n4", "-t", "5", "--wrap", &path]);
+    pool.wait_state(id, Completed);
+    let mut lines: Vec<String> = pool.file("out").lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "0: master 0 of 4",
+            "1: worker 1",
+            "2: worker 2",
+            "3: worker 3"
+        ],
+        "{}",
+        pool.file("err")
+    );
+    assert_eq!(pool.file("code"), "3\n");
+    assert_eq!(pool.file("nodes"), "a node1\nb node2\nb node2\n");
+    let refused = pool.file("refused");
+    for words in [
+        "--gpus: behind \":\" a program has -N, -n",
+        "\n2\n",
+        "shares its job: leave out --exact",
+        "6 tasks",
+    ] {
+        assert!(refused.contains(words), "{words:?} is not in {refused}");
+    }
+    // As a stream from outside.
+    let busy = pool.gsub(&["-N2", "-n2", "-t", "5", "--wrap", "sleep 600"]);
+    pool.wait_state(busy, gmodel::JobState::Running);
+    let said = pool.run(
+        "grun",
+        &[
+            "--jobid",
+            &busy.to_string(),
+            "-n1",
+            "echo",
+            "one",
+            ":",
+            "-n1",
+            "echo",
+            "two",
+        ],
+    );
+    let mut lines: Vec<&str> = said.out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!((said.code, lines), (0, vec!["one", "two"]), "{said:?}");
+    pool.run("grun", &["-n1", "true", ":", "-n2", "true"])
+        .fails_with(2, "a job of unlike parts");
+    pool.run("gdel", &[&busy.to_string()]);
+}

@@ -185,6 +185,7 @@ fn partition_table(
         diagnostics: _,
         idle: _,
         detached_secs: _,
+        interactive_step: _,
     } = partition;
     let mut table = Table::new();
     match nodes {

@@ -94,8 +94,20 @@ pub struct StepAsk {
     /// What the step has exclusively; `None`: it shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,
+    /// Programs behind the first, whose numbers are those above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramAsk>,
     /// Address at which its grun listens.
     pub connect: String,
+}
+
+/// How many tasks a program of a step has, and on how many nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProgramAsk {
+    pub nodes: Option<u32>,
+    pub ntasks: Option<u32>,
+    pub ntasks_per_node: Option<u32>,
 }
 
 #[allow(
@@ -341,6 +353,8 @@ pub enum Reply {
         run: RunId,
         step: u32,
         layout: Vec<StepNode>,
+        /// Of the programs behind the first.
+        first_ranks: Vec<u32>,
     },
     /// No step was started: these steps hold what it asked for exclusively.
     StepWaits {

@@ -28,8 +28,8 @@ mod wake;
 pub use apply::apply;
 pub use check::check;
 pub use command::{
-    Actor, AllocationEnd, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply,
-    StepAsk, StepNode, Target, TargetResult,
+    Actor, AllocationEnd, CancelSignal, Command, Input, NodeReport, ProgramAsk, Refusal,
+    RefusalCode, Reply, StepAsk, StepNode, Target, TargetResult,
 };
 pub use desired::desired;
 pub use event::{Event, GpuHistoryLine, JobChange, PolicyChange, TouchedRows};

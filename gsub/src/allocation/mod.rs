@@ -89,6 +89,8 @@ pub(crate) struct Allocation {
     pub id: JobId,
     /// What describes the job, as its tasks see it.
     pub variables: BTreeMap<String, String>,
+    /// Its partition wants a shell on the first node.
+    pub interactive_step: bool,
     pub news: Receiver<News>,
     name: &'static str,
 }
@@ -126,10 +128,11 @@ impl Allocation {
         };
         attend(submitted.id, rules.name, wait.line.is_live, sender.clone());
         match wait.until_granted(&news, signals) {
-            Ok(variables) => Ok((
+            Ok(told) => Ok((
                 Self {
                     id: submitted.id,
-                    variables,
+                    variables: variables(&told.environment),
+                    interactive_step: told.interactive_step,
                     news,
                     name: rules.name,
                 },
@@ -165,6 +168,7 @@ impl Allocation {
         Ok(Some(Self {
             id,
             variables: BTreeMap::new(),
+            interactive_step: false,
             news,
             name,
         }))
@@ -279,14 +283,14 @@ impl PendingAllocation<'_> {
         &mut self,
         news: &Receiver<News>,
         signals: &SigSet,
-    ) -> Result<BTreeMap<String, String>, Failure> {
+    ) -> Result<Box<AttendReply>, Failure> {
         let id = self.id;
         let mut waits: Option<Box<AttendReply>> = None;
         loop {
             match news.recv_timeout(LOOK) {
                 Ok(News::Standing(told)) if told.standing.granted => {
                     self.granted();
-                    return Ok(variables(&told.environment));
+                    return Ok(told);
                 }
                 Ok(News::Standing(told)) if told.standing.state.is_final() => {
                     let why = revoked(&told).unwrap_or_default();

@@ -42,6 +42,9 @@ pub struct AttendReply {
     /// `NAME=value` of what describes the job, once it is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
+    /// Its partition wants the shell of salloc on the first node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub interactive_step: bool,
     /// Other clients that are there.
     pub others: u32,
     /// Why it ends or ended.

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct StepRequest {
     pub argv: Vec<String>,
+    /// More programs, each with the ranks behind the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<StepProgram>,
     /// `NAME=value` of the calling process.
     pub environment: Vec<String>,
     pub work_dir: String,
@@ -54,6 +57,19 @@ pub struct StepRequest {
     /// How its ranks find each other.
     #[serde(skip_serializing_if = "ParallelSpec::is_default")]
     pub parallel: ParallelSpec,
+}
+
+/// One of the programs of a step behind the first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepProgram {
+    pub argv: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks_per_node: Option<u32>,
 }
 
 /// Of `GET /v1/jobs/{id}/steps/{step}/stream`.

@@ -12,6 +12,7 @@ pub(crate) mod report;
 pub(crate) mod run_times;
 pub(crate) mod step;
 pub(crate) mod step_layout;
+pub(crate) mod step_programs;
 pub(crate) mod step_share;
 pub(crate) mod stop_order;
 pub(crate) mod suspend;

@@ -6,11 +6,11 @@ use crate::ctl::event::Event;
 use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
 use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
-use crate::ctl::run::step_share;
+use crate::ctl::run::{step_programs, step_share};
 use crate::ctl::state::{Member, Run, State};
 use crate::ctl::tx::Tx;
 use gmodel::run::{NodeShare, Usage};
-use gmodel::step_share::StepHold;
+use gmodel::step_share::{StepHold, StepHoldOnNode};
 use gmodel::{ExitCode, JobId};
 
 /// The run whose allocation a step may start in.
@@ -40,7 +40,11 @@ pub(crate) fn start(
         return Ok(nodes_prepare());
     }
     let held = held_tasks(tx.state, run);
-    let shared = layout(&held, &ask)?;
+    let programs = step_programs::of(&held, &ask)?;
+    let shared = match &programs {
+        None => layout(&held, &ask)?,
+        Some(laid) => laid.tasks(),
+    };
     enough_cpus(&run.allocation, &shared, &ask)?;
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
@@ -58,23 +62,15 @@ pub(crate) fn start(
         return Ok(nodes_prepare());
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
-    let ranks = deal(&counts, ask.cyclic);
-    let node = |(at, ((place, _), ranks)): (usize, (&(usize, u32), Vec<u32>))| StepNode {
-        node: run.allocation[*place].node,
-        name: held[*place].0.clone(),
-        ranks,
-        own: parts.get(at).cloned(),
+    let (ranks, first_ranks) = match programs {
+        None => (deal(&counts, ask.cyclic), Vec::new()),
+        Some(laid) => (laid.places.into_values().collect(), laid.first_ranks),
     };
-    let layout: Vec<StepNode> = tasks.iter().zip(ranks).enumerate().map(node).collect();
+    let places = tasks.iter().map(|(place, _)| *place).zip(ranks);
+    let layout = step_nodes(run, &held, places.collect(), &parts);
     let (run, step, nodes) = (run.id, run.steps, tasks.len() as u32);
     let name = ask.name.chars().take(255).collect();
-    let holds = parts.iter().any(step_share::holds)
-        && ask.share.as_ref().is_some_and(|share| !share.overlap);
-    let hold = holds.then_some(StepHold {
-        step,
-        connect: ask.connect,
-        nodes: parts,
-    });
+    let hold = hold_of(step, ask, parts);
     tx.emit(Event::StepStarted {
         run,
         step,
@@ -85,7 +81,39 @@ pub(crate) fn start(
         hold,
         at: tx.now,
     });
-    Ok(Reply::Step { run, step, layout })
+    Ok(Reply::Step {
+        run,
+        step,
+        layout,
+        first_ranks,
+    })
+}
+
+/// Places in the run with their ranks, and what the step has for itself there, if anything.
+fn step_nodes(
+    run: &Run,
+    held: &[(String, u32)],
+    places: Vec<(usize, Vec<u32>)>,
+    parts: &[StepHoldOnNode],
+) -> Vec<StepNode> {
+    let node = |(at, (place, ranks)): (usize, (usize, Vec<u32>))| StepNode {
+        node: run.allocation[place].node,
+        name: held[place].0.clone(),
+        ranks,
+        own: parts.get(at).cloned(),
+    };
+    places.into_iter().enumerate().map(node).collect()
+}
+
+/// What the step keeps others from.
+fn hold_of(step: u32, ask: StepAsk, parts: Vec<StepHoldOnNode>) -> Option<StepHold> {
+    let is_alone = ask.share.is_some_and(|share| !share.overlap);
+    let holds = is_alone && parts.iter().any(step_share::holds);
+    holds.then_some(StepHold {
+        step,
+        connect: ask.connect,
+        nodes: parts,
+    })
 }
 
 fn nodes_prepare() -> Reply {

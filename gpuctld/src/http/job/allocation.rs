@@ -16,6 +16,7 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::state::Run;
 use gcore::ctl::{AllocationEnd, Command, Job, State, Target};
 use gmodel::job_environment::job_words;
+use gmodel::partition_list::names;
 use gmodel::{JobId, JobState, RefusalKind};
 use gwire::api::{
     AllocationEndRequest, AllocationStanding, AttendReply, AttendRequest, ChangeReply, SCHEMA,
@@ -125,12 +126,19 @@ fn standing(state: &State, job: &Job) -> AttendReply {
         expected_start: None,
         nodelist: granted.map_or(String::new(), |_| row.nodelist(view)),
         environment: granted.map_or(Vec::new(), |run| environment(state, job, run)),
+        interactive_step: granted.is_some_and(|_| has_interactive_step(state, job)),
         others: 0,
         end_text: match stop {
             Some(stop) if !job.state.is_final() => stop.text.clone(),
             _ => job.past.end_text.to_string(),
         },
     }
+}
+
+/// Of several partitions that it asked for, where one says so.
+fn has_interactive_step(state: &State, job: &Job) -> bool {
+    let mut partitions = names(&job.spec.partition).filter_map(|name| state.config.partition(name));
+    partitions.any(|partition| partition.interactive_step)
 }
 
 /// As its nodes will have it, but for what differs between them.

@@ -13,20 +13,22 @@ use crate::http::permission::Caller;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
-use gcore::ctl::{Command, Reply, StepAsk, StepNode, Target};
+use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
 use gmodel::hostlist::Hostlist;
 use gmodel::step_share::StepHold;
-use gmodel::supervise::StepOrder;
+use gmodel::supervise::{ProgramOfRanks, StepOrder};
 use gmodel::{ExitCode, RunId};
 use gwire::api::{
     ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
-    StepNodeRow, StepReply, StepRequest, StepWaits,
+    StepNodeRow, StepProgram, StepReply, StepRequest, StepWaits,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
+/// Behind the first of a step.
+const MAX_PROGRAMS: usize = 127;
 /// Longest name of a GPU type that a step may ask for, bytes.
 const MAX_TYPE_BYTES: usize = 64;
 
@@ -51,12 +53,23 @@ pub(crate) async fn start(
         target: target.clone(),
         ask: step_ask(&request)?,
     };
-    let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
-        Reply::Step { run, step, layout } => (run, step, layout),
+    let laid = match site.core.command(caller.actor.clone(), command).await? {
+        Reply::Step {
+            run,
+            step,
+            layout,
+            first_ranks,
+        } => LaidStep {
+            run,
+            step,
+            layout,
+            first_ranks,
+        },
         Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
         other => return Err(odd(&other)),
     };
-    if let Err(why) = send_orders(&site, &request, run, step, &layout).await {
+    let step = laid.step;
+    if let Err(why) = send_orders(&site, &request, &laid).await {
         // What it was given is free again. Tasks that did start end with their grun.
         let end = Command::EndStep {
             target: target.clone(),
@@ -68,19 +81,29 @@ pub(crate) async fn start(
         let text = format!("step {step} of job {id} was not started: {why}");
         return Err(ApiError::unavailable(text));
     }
-    let nodes = layout
-        .into_iter()
-        .map(|node| StepNodeRow {
-            name: node.name,
-            ranks: node.ranks,
-        })
-        .collect();
-    Ok(Json(StepReply {
+    Ok(Json(started(laid)))
+}
+
+fn started(laid: LaidStep) -> StepReply {
+    let row = |node: StepNode| StepNodeRow {
+        name: node.name,
+        ranks: node.ranks,
+    };
+    StepReply {
         schema: SCHEMA,
-        step,
-        nodes,
+        step: laid.step,
+        nodes: laid.layout.into_iter().map(row).collect(),
         waits: None,
-    }))
+    }
+}
+
+/// A step that the core has counted and laid out.
+struct LaidStep {
+    run: RunId,
+    step: u32,
+    layout: Vec<StepNode>,
+    /// Of the programs behind the first.
+    first_ranks: Vec<u32>,
 }
 
 /// Gives each node of the step its part.
@@ -90,10 +113,9 @@ pub(crate) async fn start(
 async fn send_orders(
     site: &ApiContext,
     request: &StepRequest,
-    run: RunId,
-    step: u32,
-    layout: &[StepNode],
+    laid: &LaidStep,
 ) -> Result<(), String> {
+    let (run, layout) = (laid.run, &laid.layout);
     let state = site.core.view().await;
     let job = state.jobs.get(run.job);
     let detached = job.map_or(Duration::ZERO, |job| detached_time(&state, job));
@@ -101,7 +123,7 @@ async fn send_orders(
     for (position, node) in layout.iter().enumerate() {
         let order = StepOrder {
             detached_secs: detached.as_secs() as u32,
-            ..order(request, step, layout, position)
+            ..order(request, laid, position)
         };
         let sent = site.app.links.start_step(node.node, run, order).await;
         sent.map_err(|why| format!("{} did not take its part: {why}", node.name))?;
@@ -128,8 +150,17 @@ fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
         cyclic: request.cyclic,
         overcommit: request.overcommit,
         share: request.share.clone(),
+        programs: request.programs.iter().map(program_ask).collect(),
         connect: request.connect.clone(),
     })
+}
+
+fn program_ask(program: &StepProgram) -> ProgramAsk {
+    ProgramAsk {
+        nodes: program.nodes,
+        ntasks: program.ntasks,
+        ntasks_per_node: program.ntasks_per_node,
+    }
 }
 
 fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
@@ -186,12 +217,11 @@ fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
 }
 
 fn check(request: &StepRequest) -> Result<(), ApiError> {
-    if request.argv.first().is_none_or(String::is_empty) {
-        return Err(ApiError::invalid("there is no command to run"));
-    }
+    check_programs(request)?;
     let bytes = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum::<usize>();
+    let arguments = argvs(request).map(|argv| bytes(argv)).sum();
     for (what, is, most) in [
-        ("arguments", bytes(&request.argv), MAX_ARGUMENT_BYTES),
+        ("arguments", arguments, MAX_ARGUMENT_BYTES),
         (
             "environment",
             bytes(&request.environment),
@@ -204,9 +234,8 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
             )));
         }
     }
-    if request
-        .argv
-        .iter()
+    if argvs(request)
+        .flatten()
         .chain(&request.environment)
         .any(|text| text.contains('\0'))
     {
@@ -256,6 +285,30 @@ fn check_way_back(request: &StepRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// The command of each program.
+fn argvs(request: &StepRequest) -> impl Iterator<Item = &Vec<String>> {
+    let more = request.programs.iter().map(|program| &program.argv);
+    std::iter::once(&request.argv).chain(more)
+}
+
+fn check_programs(request: &StepRequest) -> Result<(), ApiError> {
+    if request.programs.len() > MAX_PROGRAMS {
+        return Err(ApiError::limit(format!(
+            "{} programs in one step; {MAX_PROGRAMS} are the most. --multi-prog reads more from a file",
+            request.programs.len() + 1
+        )));
+    }
+    if argvs(request).any(|argv| argv.first().is_none_or(String::is_empty)) {
+        return Err(ApiError::invalid("there is no command to run"));
+    }
+    match request.share.is_some() && !request.programs.is_empty() {
+        true => Err(ApiError::invalid(
+            "a step of several programs shares its job: it has no part of its own",
+        )),
+        false => Ok(()),
+    }
+}
+
 fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
     check_target(connect, from, |address| site.app.links.has_address(address))
 }
@@ -289,7 +342,13 @@ fn check_target(
     )))
 }
 
-fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize) -> StepOrder {
+fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
+    let layout = &laid.layout;
+    let programs = laid.first_ranks.iter().zip(&request.programs);
+    let programs = programs.map(|(first_rank, program)| ProgramOfRanks {
+        first_rank: *first_rank,
+        argv: program.argv.clone(),
+    });
     let tasks = |node: &StepNode| node.ranks.len() as u32;
     let own = layout[position].own.as_ref();
     let narrows_gpus = request
@@ -297,8 +356,9 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         .as_ref()
         .is_some_and(|share| share.gpus.is_some());
     StepOrder {
-        step,
+        step: laid.step,
         argv: request.argv.clone(),
+        programs: programs.collect(),
         environment: request.environment.clone(),
         work_dir: request.work_dir.clone(),
         ranks: layout[position].ranks.clone(),

@@ -423,7 +423,9 @@ impl World {
                 let admin = if admin { ", admin" } else { "" };
                 self.say(format_args!("joined as {name}, node {node}{admin}"));
             }
-            Ok(Reply::Step { run, step, layout }) => {
+            Ok(Reply::Step {
+                run, step, layout, ..
+            }) => {
                 let part = |node: &StepNode| match &node.own {
                     Some(own) => format!(
                         "{}:{} cpus={:?} gpus={:?}",
