@@ -28,12 +28,24 @@ for_build() {
 
 for_test() {
     command -v cargo-nextest >/dev/null 2>&1 || say "cargo-nextest is not here: plain cargo test is used, which is slower and fine"
+    need ssh openssh-client "jobs are reached by ssh"
+    need rsync rsync "files go to a job by ssh"
+    install_sshd
     # Kernel tests on pure cgroup v2: gsys/tests/uml.sh fetches the kernel (40 MB) and unpacks it aside; nothing is installed.
     if [ "$(id -u)" != 0 ]; then
         say "not root: tests of cgroups, device fence and other users will say NOT RUN"
     elif ! command -v linux.uml >/dev/null 2>&1 && [ ! -x "${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml/usr/bin/linux.uml" ]; then
         say "tests on pure cgroup v2 download Debian's user-mode-linux (40 MB) to ${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml"
     fi
+}
+
+# Debian's packages start their daemon when they are installed; a policy of ours says no, and goes again.
+install_sshd() {
+    [ -x /usr/sbin/sshd ] && return
+    local policy=/usr/sbin/policy-rc.d
+    [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod 755 "$policy"; trap "rm -f $policy" EXIT; }
+    say "sshd is missing: jobs are reached by ssh in the tests (package openssh-server; no daemon is started)"
+    missing_packages+=(openssh-server)
 }
 
 for_demo() {

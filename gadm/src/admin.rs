@@ -2,8 +2,8 @@
 
 use crate::policy::{account, document, qos, quota, reservation, user};
 use crate::{
-    controller, export_trace, gpu, idle, job, node, pages, sandbox, share, slurm_names, token,
-    topology,
+    controller, export_trace, gpu, idle, job, node, pages, sandbox, share, slurm_names, ssh_config,
+    token, topology,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::pages::ManPage;
@@ -30,6 +30,7 @@ Examples:
   gadm export-trace --from now-30days -o jobs.csv --cluster pool.toml
   gadm backup /var/backups/gpupool.db
   eval $(gadm slurm-names ~/slurm-names)
+  gadm ssh-config >> ~/.ssh/config; ssh gpupool-17
 
 Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts;
 the rest is for operators on the controller's host.";
@@ -105,6 +106,8 @@ enum AdminCommand {
     Completions(pages::CompletionArgs),
     /// Links for programs that call Slurm: sbatch, squeue and so on to gslurm; prints what to put into PATH
     SlurmNames(slurm_names::NamesArgs),
+    /// Lines for ~/.ssh/config, with keys of their own: `ssh gpupool-17` is then a shell in job 17
+    SshConfig,
     /// A whole cluster on this machine: real daemons, simulated GPUs
     Sandbox(sandbox::SandboxArgs),
 }
@@ -156,6 +159,7 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Man(args) => pages::man(&args, page()),
         AdminCommand::Completions(args) => pages::completions(&args, page()),
         AdminCommand::SlurmNames(args) => slurm_names::run(&args),
+        AdminCommand::SshConfig => ssh_config::run(),
         AdminCommand::Sandbox(args) => {
             sandbox::run(args).map_err(|error| Failure::new(format_args!("{error:#}")))?;
             Ok(0)

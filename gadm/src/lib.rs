@@ -14,6 +14,7 @@ pub mod policy;
 mod sandbox;
 mod share;
 mod slurm_names;
+mod ssh_config;
 mod token;
 mod topology;
 mod topology_conf;

@@ -17,6 +17,7 @@ pub mod printable;
 pub mod reason_page;
 pub mod slurm_name;
 pub mod slurm_words;
+pub mod ssh_keys;
 pub mod table;
 
 pub use client_config::connect;

@@ -42,6 +42,7 @@ pub mod partition;
 pub mod partition_list;
 pub mod pattern;
 pub mod policy;
+pub mod port_forward;
 pub mod range_set;
 pub mod rare;
 pub mod reason;

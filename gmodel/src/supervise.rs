@@ -271,6 +271,9 @@ pub struct StepOrder {
     /// The first task gets a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
+    /// A part of gstepd that runs in the place of `argv`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helper: Option<StepHelper>,
     /// How long the tasks go on without their client's stream.
     #[serde(skip_serializing_if = "is_zero")]
     pub detached_secs: u32,
@@ -304,6 +307,29 @@ impl StepOrder {
 pub struct ProgramOfRanks {
     pub first_rank: u32,
     pub argv: Vec<String>,
+}
+
+/// What gstepd itself runs in a step, as the job's user in the job's cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepHelper {
+    /// Dials what forwarded ports ask for (`crate::port_forward`).
+    Forward,
+    /// Gives `sshd -i` its keys and its environment (`SshKeys`).
+    Sshd,
+    /// From a newer client: refused.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The first line on stdin of [`StepHelper::Sshd`], as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SshKeys {
+    /// The server's private key, as OpenSSH writes it.
+    pub host_key: String,
+    /// The client's public key: one line of `authorized_keys`.
+    pub authorized_key: String,
 }
 
 /// Of a terminal, in characters.

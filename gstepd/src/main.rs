@@ -1,13 +1,14 @@
 //! gstepd, the supervisor of one run on one node: owns the job's processes from start to end and writes `exit.json`.
 //! Started by gpud, which it does not need any more after that: gpud may end, restart or be upgraded at any time.
 //! One thread, one control socket, one record. With `--hook` it supervises a prolog or an epilog instead, with `--read-output` it reads a
-//! file for a client. Source: slurmstepd's place in Slurm.
+//! file for a client, with `--forward` and `--sshd` it is a task of a step (`helper.rs`). Source: slurmstepd's place in Slurm.
 
 mod attached_link;
 mod batch;
 mod control;
 mod dialled_link;
 mod environment;
+mod helper;
 mod hook;
 mod job_processes;
 mod life;
@@ -47,7 +48,7 @@ use supervisor::Supervisor;
 const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --stand-by SPOOL/runs ROOM
        gstepd --hook SPOOL/runs/RUN prolog|epilog
-       gstepd --read-output
+       gstepd --read-output | --forward | --sshd
 Started by gpud, never by hand: see gpud(8).";
 
 fn main() -> ExitCode {
@@ -65,6 +66,8 @@ fn main() -> ExitCode {
         ["--hook", dir, kind] if hook::KINDS.contains(&kind) => {
             outcome(hook::supervise(Path::new(dir), kind))
         }
+        ["--forward"] => outcome(helper::forward()),
+        ["--sshd"] => helper::sshd().unwrap_or_else(|e| outcome(Err(e))),
         ["--read-output"] => outcome(output_reader::serve()),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));

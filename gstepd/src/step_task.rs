@@ -20,6 +20,7 @@ use nix::unistd::pipe2;
 
 use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
+use crate::helper::HelperProgram;
 use crate::job_processes::JobProcesses;
 use crate::resource_limits::JobLimits;
 use crate::step_account::StepAccount;
@@ -265,14 +266,15 @@ fn spawn(
     let bound = TaskBinding::of(job.order, job.setup, order, local)
         .map_err(|text| (ExitCode::exited(1), text))?;
     say(stderr, &bound.words).map_err(|e| node_failure(&e))?;
-    let mut spec = LaunchSpec::new(
-        order
-            .argv_of(order.ranks[local])
-            .iter()
-            .map(|word| os_string(word))
-            .collect(),
-        identity(job.setup),
-    );
+    let helper = order.helper.map(HelperProgram::open).transpose();
+    let helper = helper.map_err(|text| (ExitCode::exited(126), text))?;
+    let words = || {
+        let argv = order.argv_of(order.ranks[local]).iter();
+        argv.map(|word| os_string(word)).collect()
+    };
+    let argv = helper.as_ref().map_or_else(words, HelperProgram::argv);
+    let mut spec = LaunchSpec::new(argv, identity(job.setup));
+    spec.program = helper.as_ref().map(HelperProgram::path);
     spec.env = split_variables(environment::task(
         job.order, job.setup, order, local, &bound,
     ));

@@ -8,7 +8,9 @@
 mod allocation;
 mod choice;
 mod environment;
+mod forwarded_port;
 mod gpu_options;
+mod helper_step;
 mod launch_context;
 mod mark;
 mod multi_prog;
@@ -22,6 +24,7 @@ pub mod sbcast;
 mod script;
 mod signal_wait;
 mod specification;
+mod ssh_proxy;
 pub mod step;
 pub mod step_args;
 mod step_connection;

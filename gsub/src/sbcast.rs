@@ -3,8 +3,9 @@
 //! A step of one task a node reads the file as its input. The task writes beside the target, compares the checksum, and only then
 //! gives the file its name: whatever is killed, no part of a file stands under the target's name.
 
-use crate::step::{self, os_string};
+use crate::step;
 use crate::step_gathering::own_name;
+use crate::step_output::os_string;
 use clap::{Arg, ArgAction, Command};
 use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line};

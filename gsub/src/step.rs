@@ -7,13 +7,16 @@ use crate::allocation::ask::AllocationAsk;
 use crate::allocation::words::{AllocationWords, take_apart};
 use crate::allocation::{Allocation, WaitRules, immediate, take_immediate};
 use crate::environment::{self, Export, describes_job};
+use crate::forwarded_port;
+use crate::helper_step::HelperPlace;
 use crate::multi_prog;
+use crate::ssh_proxy;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
 use crate::step_input::{self, InputRanks, Peers};
 use crate::step_message::Message;
 use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
-use crate::step_output::{StepFiles, StepJob, last_rank};
+use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
 use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
 use crate::step_turn::{self, TasksOfJob};
@@ -36,7 +39,7 @@ use nix::sys::signal::{SigSet, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -47,6 +50,8 @@ const GPU_BIND: &str = "SLURM_GPU_BIND";
 const EXPORT: &str = "SLURM_EXPORT_ENV";
 /// What `gsub --gpus-per-task` told the job; without --gpu-bind it is the tasks' binding, as srun takes it.
 const GPUS_PER_TASK: &str = "SLURM_GPUS_PER_TASK";
+/// Words by which grun outside of a job names one.
+const OF_ANOTHER_JOB: [&str; 4] = ["--jobid", "--reattach", "--ssh", "--forward"];
 /// Time the controller has to take note of a step's end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Messages in flight: tasks that write faster than we print wait in their pipes.
@@ -65,7 +70,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         let (program, words) = words.split_at(words.len().min(1));
         let apart = take_apart(words, &command().arg(immediate()))?;
         let is_of_another =
-            |word: &String| word.starts_with("--jobid") || word.starts_with("--reattach");
+            |word: &String| OF_ANOTHER_JOB.iter().any(|option| word.starts_with(option));
         if !apart.own.iter().any(is_of_another) {
             return in_own_allocation(program, apart);
         }
@@ -74,7 +79,17 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if let Some((job, step)) = args.reattach {
         return reattach(&args, job, step);
     }
+    if let Some(host) = &args.ssh {
+        return ssh_proxy::connect(host, block_signals(false)?);
+    }
     let job = TargetJob::of(args.jobid)?;
+    if !args.forward.is_empty() {
+        let place = HelperPlace {
+            job: job.id,
+            node: args.nodelist,
+        };
+        return forwarded_port::forward(&args.forward, place, block_signals(false)?);
+    }
     let signals = block_signals(args.pty)?;
     run(args, &job, signals)?.outcome
 }
@@ -489,6 +504,7 @@ fn request(
         overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
         share: work.share,
         connect: connect.unwrap_or_default(),
+        helper: None,
         terminal: args.pty.then(terminal::size),
         parallel: ParallelSpec {
             rendezvous: rendezvous(args, job)?,
@@ -661,11 +677,6 @@ fn work_dir(given: Option<String>) -> Result<String, Failure> {
         .map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
     let dir = given.map_or(own.clone(), |dir| own.join(os_string(&dir)));
     Ok(byte_text::from_bytes(dir.as_os_str().as_bytes()))
-}
-
-/// What a word of the command line names in the system.
-pub(crate) fn os_string(text: &str) -> OsString {
-    OsString::from_vec(byte_text::to_bytes(text).into_owned())
 }
 
 fn watched_signals() -> SigSet {

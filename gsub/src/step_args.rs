@@ -1,6 +1,7 @@
 //! The command line of `grun`: its options, their help, and the words of srun that change nothing here. Source: srun(1).
 
 use crate::environment::Export;
+use crate::forwarded_port::ForwardedPort;
 use crate::step_input::{self, InputRanks};
 use crate::step_turn::ShareWords;
 use clap::{CommandFactory, Parser};
@@ -28,6 +29,7 @@ Inside a job script:
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
   grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master
+  grun --jobid 17 --forward 8888  port 8888 of job 17 on this machine, until Ctrl-C
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
 
@@ -160,6 +162,12 @@ pub(crate) struct StepArgs {
     /// Show what a running step writes, beside its own grun, as sattach: 17.0
     #[arg(long, value_name = "JOB.STEP", conflicts_with_all = ["command", "jobid", "pty", "reattach"])]
     pub watch: Option<String>,
+    /// Bring a port of the job here: 8888, or PORT:HOST:PORT with the host and port that the job sees. May be given again
+    #[arg(long, value_name = "PORT[:HOST:PORT]", conflicts_with_all = ["command", "pty", "reattach"])]
+    pub forward: Vec<ForwardedPort>,
+    /// Be the ProxyCommand of ssh for a job: gpupool-17. See gadm ssh-config
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["command", "jobid", "pty", "reattach", "forward"])]
+    pub ssh: Option<String>,
     /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
     #[arg(long, value_name = "TYPE", value_parser = mpi)]
     pub mpi: Option<String>,
@@ -186,7 +194,7 @@ pub(crate) struct StepArgs {
     pub chdir: Option<String>,
     /// What to start
     #[arg(
-        required_unless_present_any = ["reattach", "watch"],
+        required_unless_present_any = ["reattach", "watch", "forward", "ssh"],
         trailing_var_arg = true,
         value_name = "COMMAND"
     )]

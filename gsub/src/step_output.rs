@@ -2,13 +2,15 @@
 //!
 //! Written here, where grun runs, since all output comes here anyway; never on the other nodes. Source: "filename pattern" in srun(1).
 
-use crate::step::os_string;
 use gcli::Failure;
+use gmodel::byte_text;
 use gmodel::pattern::{self, PatternContext};
 use gwire::api::StepReply;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -168,6 +170,11 @@ impl Opening {
 pub(crate) fn last_rank(step: &StepReply) -> u32 {
     let ranks = step.nodes.iter().flat_map(|node| &node.ranks);
     ranks.max().copied().unwrap_or(0)
+}
+
+/// What a word of the command line names in the system.
+pub(crate) fn os_string(text: &str) -> OsString {
+    OsString::from_vec(byte_text::to_bytes(text).into_owned())
 }
 
 #[cfg(test)]

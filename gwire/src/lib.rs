@@ -8,6 +8,7 @@ pub mod frame;
 pub mod min_rate;
 pub mod node_protocol;
 pub mod permits;
+pub mod port_relay;
 pub mod record_json;
 pub mod row;
 pub mod step_tls;

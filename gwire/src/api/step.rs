@@ -3,7 +3,7 @@
 use gmodel::parallel::ParallelSpec;
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
-use gmodel::supervise::TerminalSize;
+use gmodel::supervise::{StepHelper, TerminalSize};
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,9 @@ pub struct StepRequest {
     /// More tasks than its nodes have CPUs of the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overcommit: bool,
+    /// A part of gstepd in the place of `argv`, which then is a name only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helper: Option<StepHelper>,
     /// What it is to have for itself; without it the step shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,

@@ -16,7 +16,7 @@ use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
 use gmodel::hostlist::Hostlist;
 use gmodel::step_share::StepHold;
-use gmodel::supervise::{ProgramOfRanks, StepOrder};
+use gmodel::supervise::{ProgramOfRanks, StepHelper, StepOrder};
 use gmodel::{ExitCode, RunId};
 use gwire::api::{
     ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
@@ -218,6 +218,11 @@ fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
 
 fn check(request: &StepRequest) -> Result<(), ApiError> {
     check_programs(request)?;
+    if request.helper == Some(StepHelper::Unknown) {
+        return Err(ApiError::invalid(
+            "this controller's release does not know what the step is to run",
+        ));
+    }
     let bytes = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum::<usize>();
     let arguments = argvs(request).map(|argv| bytes(argv)).sum();
     for (what, is, most) in [
@@ -370,6 +375,7 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         key: request.key.clone(),
         certificate: request.certificate.clone(),
         terminal: request.terminal,
+        helper: request.helper,
         detached_secs: 0,
         cpus_per_task: request
             .share
