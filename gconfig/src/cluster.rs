@@ -8,9 +8,10 @@ use crate::section::Section;
 use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNodePolicy, Privacy};
 use gmodel::job::VisibleDevices;
+use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 43] = [
+pub const KEYS: [&str; 44] = [
     "cluster",
     "state_dir",
     "socket",
@@ -26,6 +27,7 @@ pub const KEYS: [&str; 43] = [
     "default_account",
     "allow_root_jobs",
     "visible_devices",
+    "mpi_default",
     "node_timeout_secs",
     "lost_node",
     "fence_program",
@@ -75,11 +77,8 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let default = ClusterConfig::default();
     let mut secs = |key, bounds, default| section.number(key, bounds, errors).unwrap_or(default);
     let node_timeout_secs = secs("node_timeout_secs", 1..=86_400, default.node_timeout_secs);
-    let prepare_timeout_secs = secs(
-        "prepare_timeout_secs",
-        1..=86_400,
-        default.prepare_timeout_secs,
-    );
+    let prepare = default.prepare_timeout_secs;
+    let prepare_timeout_secs = secs("prepare_timeout_secs", 1..=86_400, prepare);
     let kill_grace_secs = secs("kill_grace_secs", 0..=3_600, default.kill_grace_secs);
     let min_job_age_secs = secs("min_job_age_secs", 0..=86_400, default.min_job_age_secs);
     let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
@@ -105,6 +104,9 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
             .unwrap_or(default.allow_root_jobs),
         visible_devices: section
             .word("visible_devices", &VisibleDevices::WORDS, errors)
+            .unwrap_or_default(),
+        mpi_default: section
+            .word("mpi_default", &MpiType::WORDS, errors)
             .unwrap_or_default(),
         operators: section
             .user_names("operators", errors)

@@ -4,6 +4,7 @@ use crate::expected_hardware::ExpectedHardware;
 use crate::gpu_check::Diagnostics;
 use crate::hostlist::Hostlist;
 use crate::job::VisibleDevices;
+use crate::parallel::MpiType;
 pub use crate::partition::{
     GpuSharing, MigCuts, NodeSelection, Partition, PartitionState, SubmitFromJobs,
 };
@@ -38,6 +39,9 @@ pub struct ClusterConfig {
     pub allow_root_jobs: bool,
     /// Where neither job nor partition says it.
     pub visible_devices: VisibleDevices,
+    /// Of steps that name none.
+    #[serde(default)]
+    pub mpi_default: MpiType,
     /// Cancels a job when its dependency can never be met, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
     /// What recurring windows and the periods of budgets are counted in.
@@ -80,6 +84,7 @@ impl Default for ClusterConfig {
             max_pending_jobs: 1_000_000,
             allow_root_jobs: false,
             visible_devices: VisibleDevices::Index,
+            mpi_default: MpiType::None,
             kill_invalid_depend: false,
             time_zone: Arc::default(),
             operators: Vec::new(),

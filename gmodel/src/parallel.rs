@@ -11,6 +11,12 @@ pub struct ParallelSpec {
     /// `HOST:PORT` where they meet. The first node of the step chooses it, whatever the order says; empty: not chosen yet, or none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub address: String,
+    /// None: as the site has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<MpiType>,
+    /// Which ranks share a node, as [`process_mapping`] says it; for `pmi2` only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub process_mapping: String,
 }
 
 impl ParallelSpec {
@@ -47,6 +53,67 @@ impl Rendezvous {
             )),
         }
     }
+}
+
+/// What the ranks of an MPI program are started with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MpiType {
+    /// Nothing: they have `SLURM_*`, or mpirun starts them.
+    #[default]
+    None,
+    /// PMI-1 and PMI-2, spoken by the job's supervisors: MPICH and its kin.
+    Pmi2,
+}
+
+impl MpiType {
+    pub const WORDS: [(&'static str, Self); 2] = [("none", Self::None), ("pmi2", Self::Pmi2)];
+
+    /// # Errors
+    /// The words that there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, known)| *known).ok_or_else(|| {
+            format!(
+                "{text:?} is not offered. There is pmi2, for MPICH and its kin, and none: mpirun in the script starts other \
+                 libraries, or ranks join by SLURM_PROCID and MASTER_ADDR"
+            )
+        })
+    }
+}
+
+/// Most bytes of keys and values that the ranks of a step put together. A rank of MPICH puts some 200.
+pub const MAX_KEY_SPACE_BYTES: usize = 64 << 20;
+/// Of a piece of them, on its way from node to node.
+pub const MAX_EXCHANGE_PIECE_BYTES: usize = 60 << 10;
+/// Longest value of PMI.
+const MAX_MAPPING_BYTES: usize = 1024;
+
+/// `(vector,(0,2,4))`: beginning with node 0, 2 nodes have the next 4 ranks each. Empty where that takes more than PMI has room
+/// for; MPICH then compares the names of the machines.
+pub fn process_mapping<'a>(ranks_of_nodes: impl Iterator<Item = &'a [u32]>) -> String {
+    let mut nodes: Vec<(u32, u32)> = (0..)
+        .zip(ranks_of_nodes)
+        .flat_map(|(node, ranks)| ranks.iter().map(move |rank| (*rank, node)))
+        .collect();
+    nodes.sort_unstable();
+    // First node, nodes, ranks on each.
+    let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
+    for ranks in nodes.chunk_by(|(_, one), (_, other)| one == other) {
+        let (node, count) = (ranks[0].1, ranks.len() as u32);
+        match blocks.last_mut() {
+            Some((first, many, each)) if *first + *many == node && *each == count => *many += 1,
+            _ => blocks.push((node, 1, count)),
+        }
+    }
+    let mut text = "(vector".to_owned();
+    for (first, many, each) in blocks {
+        text.push_str(&format!(",({first},{many},{each})"));
+        if text.len() >= MAX_MAPPING_BYTES {
+            return String::new();
+        }
+    }
+    text + ")"
 }
 
 /// Where the process with rank 0 of JAX listens, whole and its port alone.
@@ -204,6 +271,16 @@ mod tests {
             (COORDINATOR_ADDRESS, "[fe80::1]:1"),
         ];
         assert_eq!(given(&v6), [COORDINATOR_ADDRESS]);
+    }
+
+    #[test]
+    fn a_mapping_says_which_ranks_share_a_node() {
+        let of = |nodes: &[&[u32]]| process_mapping(nodes.iter().copied());
+        assert_eq!(of(&[&[0, 1], &[2, 3]]), "(vector,(0,2,2))");
+        assert_eq!(of(&[&[0, 1, 2], &[3]]), "(vector,(0,1,3),(1,1,1))");
+        assert_eq!(of(&[&[0, 2], &[1, 3]]), "(vector,(0,2,1),(0,2,1))");
+        let (even, odd): (Vec<u32>, Vec<u32>) = (0..1000).partition(|rank| rank % 2 == 0);
+        assert_eq!(of(&[&even, &odd]), "", "too long for a value");
     }
 
     #[test]

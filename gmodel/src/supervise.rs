@@ -355,6 +355,8 @@ pub struct TerminalSize {
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
 /// W  rows u16, columns u16                    (grun to gstepd)
 /// M  HOST:PORT                                (grun to gstepd)
+/// P  is last u8, keys and values of PMI       (both ways: what is new on a node at a fence, and on all others)
+/// A  rank u32, why it ends the step
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
@@ -395,6 +397,16 @@ pub enum StepOutput {
     Layout {
         ranks: Vec<u32>,
     },
+    /// A piece of what the ranks here have put since the last fence, and wait there.
+    Fence {
+        is_last: bool,
+        piece: Vec<u8>,
+    },
+    /// The step cannot go on because of this rank.
+    Aborted {
+        rank: u32,
+        text: String,
+    },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
     /// the text says so. Not sent by older releases, nor without a measurement.
     Used {
@@ -422,6 +434,11 @@ pub enum StepInput {
     /// What the first node said as [`StepOutput::Meeting`].
     Meeting {
         address: String,
+    },
+    /// A piece of what the ranks of the other nodes have put; the last one opens the fence.
+    Fence {
+        is_last: bool,
+        piece: Vec<u8>,
     },
     Unknown,
 }
@@ -481,6 +498,8 @@ impl StepOutput {
                 let ranks: Vec<u8> = ranks.iter().flat_map(|rank| rank.to_be_bytes()).collect();
                 frame(b'L', &[&ranks])
             }
+            Self::Fence { is_last, piece } => frame(b'P', &[&[u8::from(*is_last)], piece]),
+            Self::Aborted { rank, text } => frame(b'A', &[&number(rank), text.as_bytes()]),
             Self::Used { usage, text } => {
                 let numbers = [
                     usage.cpu_user_micros,
@@ -513,6 +532,13 @@ impl StepOutput {
             b'M' => Self::Meeting {
                 address: text_of(body),
             },
+            b'P' => body
+                .split_first()
+                .map(|(is_last, piece)| Self::Fence {
+                    is_last: *is_last != 0,
+                    piece: piece.to_vec(),
+                })
+                .ok_or(bad)?,
             b'U' => Self::used(body).ok_or(bad)?,
             b'L' => match body.as_chunks() {
                 (ranks, []) => Self::Layout {
@@ -520,7 +546,9 @@ impl StepOutput {
                 },
                 _ => return Err(bad),
             },
-            b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
+            b'H' | b'A' | b'S' | b'O' | b'E' | b'X' | b'T' => {
+                Self::from_body(kind, body).ok_or(bad)?
+            }
             _ => Self::Unknown,
         };
         Ok(Some((output, used)))
@@ -559,6 +587,10 @@ impl StepOutput {
                 }
             }
             b'T' => Self::Taken { bytes: first },
+            b'A' => Self::Aborted {
+                rank: first,
+                text: text_of(rest),
+            },
             b'S' => Self::Started {
                 rank: first,
                 pid: split_number(rest)?.0,
@@ -599,6 +631,7 @@ impl StepInput {
                 frame(b'W', &[&rows.to_be_bytes(), &columns.to_be_bytes()])
             }
             Self::Meeting { address } => frame(b'M', &[address.as_bytes()]),
+            Self::Fence { is_last, piece } => frame(b'P', &[&[u8::from(*is_last)], piece]),
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -622,6 +655,11 @@ impl StepInput {
             (b'M', _) => Self::Meeting {
                 address: text_of(body),
             },
+            (b'P', [is_last, piece @ ..]) => Self::Fence {
+                is_last: *is_last != 0,
+                piece: piece.to_vec(),
+            },
+            (b'P', _) => return Err(bad),
             (b'I', _) => {
                 let (rank, bytes) = split_number(body).ok_or(bad)?;
                 Self::Stdin {
@@ -714,6 +752,14 @@ mod tests {
             StepOutput::Layout {
                 ranks: vec![0, 7, 65_535],
             },
+            StepOutput::Fence {
+                is_last: true,
+                piece: b"\0\xff".to_vec(),
+            },
+            StepOutput::Aborted {
+                rank: 3,
+                text: "left".into(),
+            },
             StepOutput::Used {
                 usage: Usage {
                     cpu_user_micros: 1 << 40,
@@ -757,8 +803,9 @@ mod tests {
                 bytes: Vec::new(),
             },
             StepInput::Resize(size),
-            StepInput::Meeting {
-                address: String::new(),
+            StepInput::Fence {
+                is_last: false,
+                piece: b"a=b".to_vec(),
             },
         ] {
             let frame = input.frame();

@@ -55,6 +55,9 @@ const OWN_NAMES: [&str; 24] = [
     "SLURM_UMASK",
 ];
 
+/// What `pmi` tells a task.
+const PMI_NAMES: [&str; 4] = ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_JOBID"];
+
 /// Environment of the batch script or command: `NAME=value` in the order of the names.
 pub fn batch(order: &LaunchOrder, setup: &RunSetup, started: Timestamp) -> Vec<String> {
     let mut env = Variables::inherited(&order.environment, setup);
@@ -144,7 +147,9 @@ impl Variables {
         let known: BTreeMap<&str, &str> = lines().collect();
         let given = given_names(|name| known.get(name).copied());
         for (name, value) in lines() {
-            if !name.is_empty() && !is_own(name) && !given.contains(&name) {
+            // A descriptor of an outer step's is not open here.
+            let is_pmi = known.contains_key("PMI_FD") && PMI_NAMES.contains(&name);
+            if !name.is_empty() && !is_own(name) && !given.contains(&name) && !is_pmi {
                 env.set(name, value);
             }
         }

@@ -16,6 +16,7 @@ mod login_environment;
 mod mark_socket;
 mod output_reader;
 mod pam_session;
+mod pmi;
 mod record;
 mod rendezvous;
 mod resource_limits;

@@ -163,6 +163,7 @@ mod tests {
             parallel: ParallelSpec {
                 rendezvous: Rendezvous::Torch,
                 address: "forged:1".into(),
+                ..ParallelSpec::default()
             },
             ..StepOrder::default()
         };

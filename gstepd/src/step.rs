@@ -18,10 +18,11 @@ use nix::poll::PollFlags;
 use crate::attached_link::AttachedLink;
 use crate::job_processes::JobProcesses;
 use crate::life::BootMillis;
+use crate::pmi::PmiRanks;
 use crate::rendezvous::MeetingPlace;
 use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
-use crate::step_task::{Job, PIECE_BYTES, Task};
+use crate::step_task::{Job, PIECE_BYTES, Task, TaskSockets};
 use crate::step_watch::Watchers;
 use crate::task_binding;
 use crate::task_input::StepInputs;
@@ -62,6 +63,7 @@ struct Step {
     /// From the start of the tasks to their end.
     account: Option<StepAccount>,
     meeting: MeetingPlace,
+    pmi: Option<PmiRanks>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +119,7 @@ impl Steps {
             terminal: None,
             account: None,
             meeting: MeetingPlace::default(),
+            pmi: None,
         });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
@@ -324,6 +327,7 @@ impl Step {
             }
         }
         self.show_screen();
+        self.serve_ranks();
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
             task.deliver_held(job.processes);
@@ -349,6 +353,7 @@ impl Step {
         // What was just queued goes out now, not at the next event. Input may have come by either look.
         self.service_link(job, now);
         self.greet_watchers(now);
+        self.tell_of_ranks(job, now);
         self.feed();
         let sent = |link: &mut StepLink| link.is_connected() && link.is_flushed();
         if matches!(self.phase, StepPhase::Flushing(_))
@@ -360,6 +365,29 @@ impl Step {
             self.watchers.release(now >= at);
         }
         closed
+    }
+
+    /// Each time that the link takes all, there may be more to tell.
+    fn tell_of_ranks(&mut self, job: &Job<'_>, now: BootMillis) {
+        while let (Some(pmi), Some(link)) = (&mut self.pmi, &mut self.link)
+            && pmi.tell(link)
+        {
+            self.service_link(job, now);
+        }
+    }
+
+    /// A task that has ended said all that it had to say before.
+    fn serve_ranks(&mut self) {
+        let Some(pmi) = &mut self.pmi else { return };
+        pmi.service();
+        for (local, task) in self.tasks.iter().enumerate() {
+            if task.pid.is_none() {
+                pmi.ended(local);
+            }
+        }
+        if let Some(link) = &mut self.link {
+            pmi.tell(link);
+        }
     }
 
     /// The first node of several says where the ranks meet.
@@ -380,9 +408,13 @@ impl Step {
             Ok((account, note)) => {
                 notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
                 let account = self.account.insert(account);
-                let terminal = &mut self.terminal;
+                self.pmi = PmiRanks::open(&self.order, job.order);
+                let (terminal, pmi) = (&mut self.terminal, &mut self.pmi);
                 locals
-                    .map(|local| Task::start(&self.order, &job, account, local, terminal))
+                    .map(|local| {
+                        let open = &mut TaskSockets { terminal, pmi };
+                        Task::start(&self.order, &job, account, local, open)
+                    })
                     .collect()
             }
             Err(text) => {
@@ -502,6 +534,10 @@ impl Step {
                 }
                 StepInput::Stdin { rank, bytes } => self.inputs.take(rank, &bytes)?,
                 StepInput::Resize(size) => self.terminal.iter().for_each(|one| one.resize(size)),
+                StepInput::Fence { is_last, piece } => self
+                    .pmi
+                    .iter_mut()
+                    .for_each(|pmi| pmi.exchanged(&piece, is_last)),
                 StepInput::Meeting { address } => self.meeting.told(&mut self.order, address),
                 StepInput::Unknown => {}
             }
@@ -553,6 +589,7 @@ impl Step {
         let of_link = self.link.iter().filter_map(StepLink::poll_fd);
         let mut fds: Vec<_> = of_link.chain(self.watchers.poll_fds()).collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
+        fds.extend(self.pmi.iter().flat_map(PmiRanks::poll_fds));
         for task in &self.tasks {
             fds.extend(task.poll_fds(readable));
             fds.extend(

@@ -22,6 +22,7 @@ use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
 use crate::helper::HelperProgram;
 use crate::job_processes::JobProcesses;
+use crate::pmi::PmiRanks;
 use crate::resource_limits::JobLimits;
 use crate::step_account::StepAccount;
 use crate::step_link::StepLink;
@@ -67,6 +68,13 @@ struct TaskEnds {
     terminal: Option<Terminal>,
 }
 
+/// What the tasks of a step have beside their pipes.
+pub struct TaskSockets<'a> {
+    /// Of the first task.
+    pub terminal: &'a mut Option<Terminal>,
+    pub pmi: &'a mut Option<PmiRanks>,
+}
+
 impl Task {
     /// A task that cannot be started has ended already, with the text that says why.
     /// The terminal of the first task goes into its place.
@@ -75,13 +83,13 @@ impl Task {
         job: &Job<'_>,
         account: &StepAccount,
         local: usize,
-        terminal: &mut Option<Terminal>,
+        open: &mut TaskSockets<'_>,
     ) -> Task {
         let rank = order.ranks[local];
-        match spawn(order, job, account, local) {
+        match spawn(order, job, account, local, open) {
             Ok((launching, ends)) => {
                 let has_terminal = ends.terminal.is_some();
-                *terminal = ends.terminal.or(terminal.take());
+                *open.terminal = ends.terminal.or(open.terminal.take());
                 Task {
                     rank,
                     pid: Some(launching.pid()),
@@ -253,6 +261,7 @@ fn spawn(
     job: &Job<'_>,
     account: &StepAccount,
     local: usize,
+    open: &mut TaskSockets<'_>,
 ) -> Result<(PendingLaunch, TaskEnds), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
     let join = account
@@ -275,9 +284,12 @@ fn spawn(
     let argv = helper.as_ref().map_or_else(words, HelperProgram::argv);
     let mut spec = LaunchSpec::new(argv, identity(job.setup));
     spec.program = helper.as_ref().map(HelperProgram::path);
-    spec.env = split_variables(environment::task(
-        job.order, job.setup, order, local, &bound,
-    ));
+    let pmi = open.pmi.as_mut().map(|pmi| pmi.connect(local)).transpose();
+    let pmi = pmi.map_err(|e| node_failure(&e))?;
+    let mut variables = environment::task(job.order, job.setup, order, local, &bound);
+    variables.extend(pmi.iter().flat_map(|end| end.variables.clone()));
+    spec.env = split_variables(variables);
+    spec.kept = pmi.as_ref().map(|end| end.fd.as_fd());
     spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, job.limits);

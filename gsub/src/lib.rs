@@ -31,6 +31,7 @@ mod step_connection;
 mod step_gathering;
 mod step_input;
 mod step_message;
+mod step_mpi;
 mod step_nodes;
 mod step_output;
 mod step_programs;

@@ -15,6 +15,7 @@ use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
 use crate::step_input::{self, InputRanks, Peers};
 use crate::step_message::Message;
+use crate::step_mpi;
 use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
 use crate::step_programs::{self, UNLIKE_PARTS};
@@ -66,9 +67,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .into_iter()
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
+    let (program, options) = words.split_at(words.len().min(1));
+    let apart = take_apart(options, &command().arg(immediate()));
+    if let Ok(apart) = &apart
+        && step_mpi::asks_for_list(&apart.own)
+    {
+        step_mpi::print_list();
+        return Ok(0);
+    }
     if own_job().is_err() {
-        let (program, words) = words.split_at(words.len().min(1));
-        let apart = take_apart(words, &command().arg(immediate()))?;
+        let apart = apart?;
         let is_of_another =
             |word: &String| OF_ANOTHER_JOB.iter().any(|option| word.starts_with(option));
         if !apart.own.iter().any(is_of_another) {
@@ -508,6 +516,7 @@ fn request(
         terminal: args.pty.then(terminal::size),
         parallel: ParallelSpec {
             rendezvous: rendezvous(args, job)?,
+            mpi: step_mpi::chosen(args.mpi, args.pty)?,
             ..ParallelSpec::default()
         },
         key: listener.map_or_else(String::new, |one| one.key.clone()),
@@ -779,7 +788,10 @@ mod tests {
             .err()
             .unwrap()
             .to_string();
-        assert!(refused.contains("grun starts no MPI"), "{refused}");
+        assert!(
+            refused.contains("\"pmix\" is not offered. There is pmi2"),
+            "{refused}"
+        );
         assert!(StepArgs::try_parse_from(["grun", "--jobid", "x", "true"]).is_err());
     }
 

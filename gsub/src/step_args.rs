@@ -3,6 +3,7 @@
 use crate::environment::Export;
 use crate::forwarded_port::ForwardedPort;
 use crate::step_input::{self, InputRanks};
+use crate::step_mpi::{self, MpiWord};
 use crate::step_turn::ShareWords;
 use clap::{CommandFactory, Parser};
 use gcli::pages::ManPage;
@@ -26,6 +27,7 @@ Inside a job script:
   grun -N1 -n1 -w node2 ./head &  one task on this node of the job
   grun -N2 --ntasks-per-node 1 sh -c 'torchrun --nnodes $SLURM_NNODES --node-rank $NODE_RANK \
       --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node 8 train.py'
+  grun --mpi=pmi2 -n 64 ./solver  ranks of MPICH; when one dies the step ends
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
   grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master
@@ -33,8 +35,8 @@ Inside a job script:
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
 
-SLURM_CPU_BIND, SLURM_GPU_BIND, SLURM_EXPORT_ENV and SLURM_OVERCOMMIT in the environment are as
---cpu-bind, --gpu-bind, --export and --overcommit; a job of gsub --export has the third of them.
+SLURM_CPU_BIND, SLURM_GPU_BIND, SLURM_EXPORT_ENV, SLURM_OVERCOMMIT and SLURM_MPI_TYPE in the environment
+are as --cpu-bind, --gpu-bind, --export, --overcommit and --mpi; a job of gsub --export has the third.
 Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
 takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs of its own, unless
 --gpu-bind says otherwise.
@@ -168,9 +170,9 @@ pub(crate) struct StepArgs {
     /// Be the ProxyCommand of ssh for a job: gpupool-17. See gadm ssh-config
     #[arg(long, value_name = "HOST", conflicts_with_all = ["command", "jobid", "pty", "reattach", "forward"])]
     pub ssh: Option<String>,
-    /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
-    #[arg(long, value_name = "TYPE", value_parser = mpi)]
-    pub mpi: Option<String>,
+    /// How MPI ranks find each other: pmi2, for MPICH and its kin; none, for mpirun in the script; list says which there are
+    #[arg(long, value_name = "TYPE", value_parser = step_mpi::parse)]
+    pub mpi: Option<MpiWord>,
     /// For which framework the tasks have variables beside SLURM_*: torch (MASTER_ADDR, MASTER_PORT, RANK and the like), jax or none
     #[arg(long, value_name = "torch|jax|none", value_parser = Rendezvous::parse)]
     pub rendezvous: Option<Rendezvous>,
@@ -292,15 +294,6 @@ fn step_name(text: &str) -> Result<(gmodel::JobId, u32), &'static str> {
         Some((job.parse().ok()?, step.parse().ok()?))
     };
     read().ok_or("a job and the number of its step, as gq --steps lists them: 17.0")
-}
-
-fn mpi(word: &str) -> Result<String, &'static str> {
-    match word {
-        "none" => Ok(word.to_owned()),
-        _ => Err(
-            "grun starts no MPI. Call mpirun in the script, or give none and join the ranks over SLURM_PROCID and the first node's name",
-        ),
-    }
 }
 
 pub(crate) fn cpu_bind(text: &str) -> Result<String, BadBinding> {

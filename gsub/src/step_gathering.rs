@@ -2,6 +2,7 @@
 
 use crate::step_input::Peers;
 use crate::step_message::Message;
+use crate::step_mpi::FenceExchange;
 use crate::step_output::StepFiles;
 use crate::terminal;
 use gcli::{Failure, Outcome, slurm_name};
@@ -104,6 +105,7 @@ pub(crate) struct StepGathering<'a> {
     /// The last interrupt.
     interrupted: Option<Instant>,
     killed: bool,
+    fence: FenceExchange,
 }
 
 /// What ends a step before its tasks are done.
@@ -147,6 +149,7 @@ impl<'a> StepGathering<'a> {
             ending: None,
             interrupted: None,
             killed: false,
+            fence: FenceExchange::default(),
         }
     }
 
@@ -164,7 +167,18 @@ impl<'a> StepGathering<'a> {
                     let others = peers.iter().filter(|(at, _)| **at != 0);
                     others.for_each(|(_, peer)| peer.send(&meeting));
                 }
-                Ok(Message::From(at, output)) => self.take(at, output)?,
+                Ok(Message::From(at, StepOutput::Fence { is_last, piece })) => {
+                    self.pass_fence(at, piece, is_last, peers);
+                }
+                Ok(Message::From(at, StepOutput::Aborted { rank, text })) => {
+                    self.worst = self.worst.max(1);
+                    let why = format!("task {rank} on {}: {text}", self.name(at));
+                    self.end_tasks(&why, peers);
+                }
+                Ok(Message::From(at, output)) => {
+                    self.take(at, output)?;
+                    self.end_for_want_of_ranks(peers);
+                }
                 Ok(Message::Gone(at)) => {
                     peers.get(&at).into_iter().for_each(|peer| peer.gone());
                     self.gone(at);
@@ -288,6 +302,44 @@ impl<'a> StepGathering<'a> {
                 .min()
                 .map_or(LONG, |at| at - now);
         };
+        self.end_tasks(&why, peers);
+        KILL_GRACE
+    }
+
+    /// Brings the nodes each other's news, once all have come to the fence.
+    fn pass_fence(&mut self, at: u32, piece: Vec<u8>, is_last: bool, peers: &Peers) {
+        let nodes = peers.keys().copied().collect();
+        match self.fence.take(at, piece, is_last, &nodes) {
+            Ok(news) => news.iter().for_each(|(at, inputs)| {
+                inputs.iter().for_each(|input| peers[at].send(input));
+            }),
+            Err(why) => self.end_tasks(&why, peers),
+        }
+        self.end_for_want_of_ranks(peers);
+    }
+
+    /// A node where a rank has ended comes to no fence any more, and ranks elsewhere may wait at one.
+    fn end_for_want_of_ranks(&mut self, peers: &Peers) {
+        let has_ended = |at: &u32| {
+            let all = self.step.nodes.get(*at as usize);
+            let left = self.running.get(at).map_or(0, BTreeSet::len);
+            self.fence.waits_for(*at) && all.is_some_and(|node| node.ranks.len() > left)
+        };
+        if let Some(at) = peers.keys().copied().find(has_ended) {
+            self.worst = self.worst.max(1);
+            let why = format!(
+                "a task on {} has ended, and ranks of other nodes wait for it",
+                self.name(at)
+            );
+            self.end_tasks(&why, peers);
+        }
+    }
+
+    /// With SIGTERM first. The reason that came first is told, and no other.
+    fn end_tasks(&mut self, why: &str, peers: &Peers) {
+        if self.ending.is_some() {
+            return;
+        }
         let left: Vec<String> = self
             .running
             .values()
@@ -300,10 +352,13 @@ impl<'a> StepGathering<'a> {
             self.step.step,
             left.join(", ")
         );
-        tell(Signal::SIGTERM);
-        tell(Signal::SIGCONT);
-        self.ending = Some(now + KILL_GRACE);
-        KILL_GRACE
+        for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+            let signal = signal as u8;
+            peers
+                .values()
+                .for_each(|peer| peer.send(&StepInput::Signal { signal }));
+        }
+        self.ending = Some(Instant::now() + KILL_GRACE);
     }
 
     fn name(&self, at: u32) -> &str {
@@ -348,6 +403,8 @@ impl<'a> StepGathering<'a> {
             }
             StepOutput::Hello { .. }
             | StepOutput::Meeting { .. }
+            | StepOutput::Fence { .. }
+            | StepOutput::Aborted { .. }
             | StepOutput::Started { .. }
             | StepOutput::Taken { .. }
             | StepOutput::Unknown => Ok(()),

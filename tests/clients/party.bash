@@ -7,6 +7,8 @@ chmod 755 "$work"
 pool=$work/pool
 verdict='FAIL: the party ended early'
 new_packages=()
+# Another apt-get may be at work.
+apt=(apt-get -y -q -o DPkg::Lock::Timeout=300)
 
 not_run() { verdict="NOT RUN: $*"; exit 0; }
 fail() { verdict="FAIL: $*"; exit 1; }
@@ -32,7 +34,10 @@ clean_up() {
         tail -n 15 "$pool"/*/log 2>/dev/null
     fi
     [ ! -e "$pool/sandbox.json" ] || "$work/bin/gadm" sandbox down --dir "$pool" || { status=1 verdict='FAIL: the sandbox did not go down'; }
-    [ ${#new_packages[@]} = 0 ] || apt-get purge -y -q "${new_packages[@]}" >/dev/null 2>&1
+    if [ ${#new_packages[@]} != 0 ] && ! "${apt[@]}" purge "${new_packages[@]}" >"$work/apt.log" 2>&1; then
+        tail -n 5 "$work/apt.log"
+        echo "these packages stay installed: ${new_packages[*]}"
+    fi
     rm -rf --one-file-system "$work"
     echo "$verdict"
     exit "$status"
@@ -53,7 +58,7 @@ debian() {
         not_run "Debian's packages $* cannot be had here"
     mapfile -t -O "${#new_packages[@]}" new_packages < <(sed -n 's/^Inst \([^ ]*\) .*/\1/p' <<<"$plan")
     echo "installing $* (${#new_packages[@]} packages)"
-    apt-get install -y -q --no-install-recommends "$@" >"$work/apt.log" 2>&1 || { tail "$work/apt.log"; not_run "apt-get does not install $*"; }
+    "${apt[@]}" install --no-install-recommends "$@" >"$work/apt.log" 2>&1 || { tail "$work/apt.log"; not_run "apt-get does not install $*"; }
 }
 
 # venv PACKAGE...: a Python environment in $work/venv with these of PyPI.

@@ -434,6 +434,7 @@ fn ranks_meet_at_the_steps_port_and_keep_what_the_user_said() {
         parallel: ParallelSpec {
             rendezvous: Rendezvous::Torch,
             address: "node2:28100".into(),
+            ..ParallelSpec::default()
         },
         ..StepOrder::default()
     };

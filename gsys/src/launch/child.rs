@@ -30,6 +30,7 @@ pub(super) struct Plan<'a> {
     soft_limits: Vec<(libc::__rlimit_resource_t, u64)>,
     nice: i32,
     files: [(Stage, FileAt<'a>); 3],
+    kept: Option<RawFd>,
     controlling_terminal: bool,
     join: Option<&'a JoinFds>,
     affinity: Option<&'a Affinity>,
@@ -100,6 +101,7 @@ impl<'a> Plan<'a> {
                 .collect(),
             nice: spec.nice,
             files: standard_files(spec)?,
+            kept: spec.kept.map(|fd| fd.as_raw_fd()),
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
             affinity: spec.affinity.as_ref(),
@@ -174,6 +176,12 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
         return Err(report(Stage::Terminal, errno()));
     }
     close_others();
+    // SAFETY: fcntl on a descriptor that the caller holds open over the fork.
+    if let Some(kept) = plan.kept
+        && unsafe { libc::fcntl(kept, libc::F_SETFD, 0) } != 0
+    {
+        return Err(report(Stage::Exec, errno()));
+    }
     // SAFETY: getpid has no arguments and cannot fail.
     let pid = unsafe { libc::getpid() };
     plan.pid_slots.iter().for_each(|slot| slot.fill(pid as u32));

@@ -39,6 +39,8 @@ pub struct LaunchSpec<'a> {
     pub stdin: Stdio<'a>,
     pub stdout: Stdio<'a>,
     pub stderr: Stdio<'a>,
+    /// A further open file that the process inherits, under the number that it has here.
+    pub kept: Option<BorrowedFd<'a>>,
     /// Makes stdin, which must be a terminal, the controlling terminal of the new session (`grun --pty`).
     pub controlling_terminal: bool,
     /// The cgroup the child joins first of all ([`crate::cgroup::RunCgroup::join_fds`]).
@@ -70,6 +72,7 @@ impl LaunchSpec<'_> {
             stdin: Stdio::Null,
             stdout: Stdio::Null,
             stderr: Stdio::Null,
+            kept: None,
             controlling_terminal: false,
             join: None,
             affinity: None,

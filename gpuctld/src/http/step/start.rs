@@ -15,6 +15,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
 use gmodel::hostlist::Hostlist;
+use gmodel::parallel::{MpiType, ParallelSpec, process_mapping};
 use gmodel::step_share::StepHold;
 use gmodel::supervise::{ProgramOfRanks, StepHelper, StepOrder};
 use gmodel::{ExitCode, RunId};
@@ -119,16 +120,33 @@ async fn send_orders(
     let state = site.core.view().await;
     let job = state.jobs.get(run.job);
     let detached = job.map_or(Duration::ZERO, |job| detached_time(&state, job));
+    let parallel = parallel(request, state.config.mpi_default, layout);
     drop(state);
     for (position, node) in layout.iter().enumerate() {
         let order = StepOrder {
             detached_secs: detached.as_secs() as u32,
+            parallel: parallel.clone(),
             ..order(request, laid, position)
         };
         let sent = site.app.links.start_step(node.node, run, order).await;
         sent.map_err(|why| format!("{} did not take its part: {why}", node.name))?;
     }
     Ok(())
+}
+
+/// What the ranks of all nodes are told alike.
+fn parallel(request: &StepRequest, default: MpiType, layout: &[StepNode]) -> ParallelSpec {
+    let mpi = request.parallel.mpi.unwrap_or(default);
+    let ranks = || layout.iter().map(|node| node.ranks.as_slice());
+    ParallelSpec {
+        rendezvous: request.parallel.rendezvous,
+        address: String::new(),
+        mpi: Some(mpi),
+        process_mapping: match mpi {
+            MpiType::None => String::new(),
+            MpiType::Pmi2 => process_mapping(ranks()),
+        },
+    }
 }
 
 fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
@@ -384,7 +402,7 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
         gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
         mem_bytes: own.map_or(0, |own| own.mem_bytes),
-        parallel: request.parallel.clone(),
+        parallel: ParallelSpec::default(),
     }
 }
 
