@@ -6,6 +6,7 @@
 mod floor;
 mod history;
 mod pool;
+mod steps;
 mod streams;
 
 use floor::{Floor, median};
@@ -69,6 +70,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("own", own_jobs),
     ("submit", submissions),
     ("nodes", nodes),
+    ("steps", steps::steps),
     ("accounting", accounting),
     ("hollow", hollow_nodes),
     ("history", history::history),
