@@ -54,6 +54,7 @@ pub mod run;
 pub mod shared;
 pub mod signal;
 pub mod size;
+mod step_frame;
 pub mod step_share;
 pub mod suggest;
 pub mod supervise;
