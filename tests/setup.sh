@@ -32,6 +32,11 @@ for_test() {
     need rsync rsync "files go to a job by ssh"
     install_sshd
     # Kernel tests on pure cgroup v2: gsys/tests/uml.sh fetches the kernel (40 MB) and unpacks it aside; nothing is installed.
+    need crun crun "containers of jobs are made by it"
+    need umoci umoci "images are unpacked by it, and made for tests"
+    need skopeo skopeo "images are pulled by it"
+    need mksquashfs squashfs-tools "images may be squashfs files"
+    need busybox busybox-static "an image needs a program that needs nothing else"
     if [ "$(id -u)" != 0 ]; then
         say "not root: tests of cgroups, device fence and other users will say NOT RUN"
     elif ! command -v linux.uml >/dev/null 2>&1 && [ ! -x "${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml/usr/bin/linux.uml" ]; then

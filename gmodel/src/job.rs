@@ -6,6 +6,7 @@
 use crate::array_spec::ArraySpec;
 use crate::blob_id::BlobId;
 use crate::checkpoint::CheckpointSpec;
+use crate::container::ContainerSpec;
 use crate::dependency::Dependency;
 use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
@@ -386,6 +387,9 @@ pub struct LaunchContext {
     /// `--visible-devices`; `None`: as partition or cluster say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visible_devices: Option<VisibleDevices>,
+    /// In which the script runs, and each step of an allocation that names no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerSpec>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mail_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

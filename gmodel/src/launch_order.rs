@@ -4,6 +4,7 @@
 //! connection, before the first `Desired` that names the run.
 
 use crate::checkpoint::CheckpointSpec;
+use crate::container::ContainerSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{Fence, JobId, RunId};
 use crate::job::{MemRequest, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
@@ -63,6 +64,8 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login_env_secs: Option<u32>,
     pub work_dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerSpec>>,
     /// Empty: `work_dir`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub submit_dir: String,

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod civil_time;
 pub mod config;
 pub mod constraint;
+pub mod container;
 pub mod dependency;
 pub mod directive;
 pub mod duration;

@@ -161,7 +161,9 @@ impl OptionSpec {
 const ONE_CLUSTER: &str = "a controller has one cluster. Set GPUPOOL_CONFIG to talk to another";
 const SYSTEM_CORES: &str =
     "which cores the system keeps is the administrator's setting. Leave it out";
-const NO_CONTAINER: &str = "jobs are started without a container runtime. Call it in the script: apptainer exec IMAGE PROGRAM, or podman run";
+const OWN_CONTAINER_ID: &str = "a container is named by its job and step. Leave it out";
+const NO_NEW_NAMESPACES: &str = "a container has the node's network, as all steps. Leave it out";
+const NO_ENTRYPOINT_LOG: &str = "an entrypoint writes where its step writes. Leave it out";
 const BURST_BUFFER: &str = "there are no burst buffers. Copy data in the script, or use a prolog";
 const OWN_UID: &str = "a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME";
 const NEAR_NODES: &str = "the topology already keeps the nodes of a job close. Leave it out";
@@ -184,8 +186,21 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
     option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
     option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib; [r1|r2]: all have the same").short('C').env("SBATCH_CONSTRAINT"),
-    option("container", Required("PATH"), Never(NO_CONTAINER), "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
-    option("container-id", Required("ID"), Never(NO_CONTAINER), "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
+    option("container", Required("PATH"), Done, "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
+    option("container-entrypoint", Flag, Done, "Call the image's entrypoint with the command").ours(),
+    option("container-entrypoint-log", Flag, Never(NO_ENTRYPOINT_LOG), "Show what the entrypoint writes").ours(),
+    option("container-env", Required("NAMES"), Done, "Variables that keep the job's value where the image has one, too").ours(),
+    option("container-id", Required("ID"), Never(OWN_CONTAINER_ID), "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
+    option("container-image", Required("IMAGE"), Done, "Run in this image: HOST#NAME:TAG, docker://HOST/NAME:TAG, or a path").ours(),
+    option("container-mount-home", Flag, Done, "The container sees the home directory").ours(),
+    option("container-mounts", Required("LIST"), Done, "What the container sees of the node: SRC:DST[:ro],SRC:DST").ours(),
+    option("container-name", Required("NAME"), Done, "Keep the container's files until the job ends, for later steps of this name").ours(),
+    option("container-readonly", Flag, Done, "The container's files cannot be changed").ours(),
+    option("container-remap-root", Flag, Done, "The user is called root in the container, with no more rights than before").ours(),
+    option("container-save", Required("FILE"), Done, "Write the container's files to a squashfs when the step ends").ours(),
+    option("container-unshare", Required("NAMES"), Never(NO_NEW_NAMESPACES), "Namespaces of the container's own").ours(),
+    option("container-workdir", Required("DIR"), Done, "Directory in the container to start in").ours(),
+    option("container-writable", Flag, Done, "The container's files can be changed, as without this word").ours(),
     option("contiguous", Flag, Later, "Nodes next to each other only"),
     option("core-spec", Required("COUNT"), Never(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
     option("cores-per-socket", Required("COUNT"), Later, "Nodes whose sockets have so many cores"),
@@ -236,6 +251,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("network", Required("SPEC"), Never("no switch is configured for a job. Leave it out"), "Settings of the interconnect").env("SBATCH_NETWORK"),
     option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
     option("no-borrow", Flag, Done, "Wait for GPUs that the account is guaranteed, and start on no others").ours(),
+    option("no-container-entrypoint", Flag, Done, "Do not call the image's entrypoint, as without this word").ours(),
+    option("no-container-mount-home", Flag, Done, "The container does not see the home directory, as without this word").ours(),
+    option("no-container-remap-root", Flag, Done, "The user keeps its name in the container, as without this word").ours(),
     option("no-kill", Optional("off"), Done, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
     option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
     option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
@@ -434,7 +452,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet rendezvous requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet rendezvous requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! ```
 
 use crate::checkpoint::CheckpointMark;
+use crate::container::ContainerSpec;
 use crate::exit_code::ExitCode;
 use crate::parallel::{ParallelSpec, PortRange};
 use crate::run::{NumberedSignal, RunEnd, StopCause};
@@ -56,6 +57,7 @@ pub struct RunSetup {
     /// Programs can be executed in `marks_dir`, and it is no disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub short_scripts_in_marks_dir: bool,
+    pub containers: ContainerPlaces,
     /// Service name of the PAM session; empty for none.
     pub pam_service: String,
     /// Drop capabilities and make the cgroup trees read-only (jobs of uid 0).
@@ -79,6 +81,16 @@ pub struct MeetingSetup {
     /// `HOST:PORT` of the batch script's own; gstepd chooses it.
     #[serde(skip)]
     pub batch: String,
+}
+
+/// Directories of the run's user, in directories of root's; made when they are needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerPlaces {
+    /// Containers of the run: removed with it.
+    pub boxes: String,
+    /// Images that the user has here.
+    pub images: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +268,9 @@ pub struct StepOrder {
     /// Programs of the ranks from another one's first rank on, in this order: `grun A : B`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramOfRanks>,
+    /// Its tasks on this node share one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerSpec>>,
     /// Global ranks of the tasks on this node.
     pub ranks: Vec<u32>,
     pub ntasks: u32,

@@ -131,6 +131,7 @@ pub(crate) fn order_without_texts(
         allocation: spec.allocation,
         login_env_secs: launch.login_env_secs,
         work_dir: launch.work_dir.clone(),
+        container: launch.container.clone(),
         submit_dir: launch.submit_dir.clone(),
         submit_host: launch.submit_host.clone(),
         stdout: or(&launch.stdout, default_output),

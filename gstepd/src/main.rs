@@ -5,6 +5,7 @@
 
 mod attached_link;
 mod batch;
+mod container;
 mod control;
 mod dialled_link;
 mod environment;
@@ -32,6 +33,7 @@ mod task_binding;
 mod task_input;
 mod terminal;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -50,11 +52,24 @@ const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --stand-by SPOOL/runs ROOM
        gstepd --hook SPOOL/runs/RUN prolog|epilog
        gstepd --read-output | --forward | --sshd
+       gstepd --container ORDER -- COMMAND   as the user
+       gstepd --container-create DIR         as the user
 Started by gpud, never by hand: see gpud(8).";
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.len() > 1 {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // A task on its way into a container is no supervisor, and its command may be no text.
+    if let [mode, order, dashes, command @ ..] = &words[..]
+        && mode == "--container"
+        && dashes == "--"
+    {
+        return container::run(&order.to_string_lossy(), command);
+    }
+    let args: Vec<String> = words
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if args.len() > 1 && args[0] != "--container-create" {
         // The supervisor is not in the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
         let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     }
@@ -70,6 +85,7 @@ fn main() -> ExitCode {
         ["--forward"] => outcome(helper::forward()),
         ["--sshd"] => helper::sshd().unwrap_or_else(|e| outcome(Err(e))),
         ["--read-output"] => outcome(output_reader::serve()),
+        ["--container-create", dir] => outcome(container::create(Path::new(dir))),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

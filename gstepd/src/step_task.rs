@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
 use crate::batch::{binds, identity, os_string, set_limits, split_variables};
+use crate::container;
 use crate::environment;
 use crate::helper::HelperProgram;
 use crate::job_processes::JobProcesses;
@@ -306,6 +307,15 @@ fn spawn(
     spec.stdout = Stdio::Fd(stdout.as_fd());
     spec.stderr = Stdio::Fd(stderr.as_fd());
     spec.controlling_terminal = ends.terminal.is_some();
+    let of_job = job
+        .order
+        .container
+        .as_ref()
+        .filter(|_| job.order.allocation);
+    if let Some(asked) = order.container.as_ref().or(of_job) {
+        let its = container::step_order(asked, job.setup, order);
+        container::contain(&mut spec, its, &job.order.user.name).map_err(|e| node_failure(&e))?;
+    }
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
     Ok((launching, ends))
 }

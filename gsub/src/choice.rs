@@ -9,7 +9,7 @@ use gmodel::option_table::OptionStatus;
 use std::collections::BTreeMap;
 
 /// Options that put each other aside across origins, and what two of one origin are.
-const RIVALS: [(&[&str], RepeatRule); 5] = [
+const RIVALS: [(&[&str], RepeatRule); 9] = [
     (&["mem", "mem-per-cpu", "mem-per-gpu"], RepeatRule::Refused),
     (
         &["gpus", "gpus-per-node", "gpus-per-task", "gres"],
@@ -18,6 +18,22 @@ const RIVALS: [(&[&str], RepeatRule); 5] = [
     (&["requeue", "no-requeue"], RepeatRule::LastWins),
     (&["borrow", "no-borrow"], RepeatRule::LastWins),
     (&["quiet", "verbose"], RepeatRule::LastWins),
+    (
+        &["container-writable", "container-readonly"],
+        RepeatRule::Refused,
+    ),
+    (
+        &["container-entrypoint", "no-container-entrypoint"],
+        RepeatRule::Refused,
+    ),
+    (
+        &["container-mount-home", "no-container-mount-home"],
+        RepeatRule::Refused,
+    ),
+    (
+        &["container-remap-root", "no-container-remap-root"],
+        RepeatRule::Refused,
+    ),
 ];
 
 /// Rivals of one origin, side by side.

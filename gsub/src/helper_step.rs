@@ -192,6 +192,8 @@ impl HelperStep {
             | StepOutput::Started { .. }
             | StepOutput::Meeting { .. }
             | StepOutput::Layout { .. }
+            | StepOutput::Fence { .. }
+            | StepOutput::Aborted { .. }
             | StepOutput::Unknown => {}
         }
         Ok(())

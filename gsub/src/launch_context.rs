@@ -1,6 +1,7 @@
 //! The launch context of a submission: directories, files, signals, mail, the login environment.
 
 use crate::choice::Choices;
+use crate::container_words;
 use crate::option_value::{filled, parsed};
 use crate::option_words::GivenOption;
 use crate::script::Work;
@@ -40,7 +41,9 @@ pub(crate) fn launch(
         .clone()
         .filter(|dir| *dir != work_dir)
         .unwrap_or_default();
+    let container = container_words::chosen(choices, here(submitter))?;
     let around = LaunchContext {
+        container,
         work_dir,
         submit_dir,
         submit_host: submitter.host.clone(),
@@ -61,6 +64,10 @@ pub(crate) fn launch(
         command: work.command.clone(),
         ..around.into()
     })
+}
+
+fn here(submitter: &Submitter) -> &str {
+    submitter.work_dir.as_deref().unwrap_or("/")
 }
 
 /// How long a login shell may take to show its environment, without a word and at most.

@@ -7,6 +7,7 @@
 
 mod allocation;
 mod choice;
+mod container_words;
 mod environment;
 mod forwarded_port;
 mod gpu_options;

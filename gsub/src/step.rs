@@ -501,6 +501,7 @@ fn request(
             ],
         ),
         work_dir: work_dir(args.chdir.take())?,
+        container: args.container.take()?,
         name: args.job_name.take().unwrap_or_default(),
         nodes: args.nodes,
         ntasks: args.ntasks,

@@ -1,5 +1,6 @@
 //! The command line of `grun`: its options, their help, and the words of srun that change nothing here. Source: srun(1).
 
+use crate::container_words::ContainerArgs;
 use crate::environment::Export;
 use crate::forwarded_port::ForwardedPort;
 use crate::step_input::{self, InputRanks};
@@ -191,6 +192,8 @@ pub(crate) struct StepArgs {
     /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
     #[command(flatten)]
     pub of_job: OptionsOfJob,
+    #[command(flatten)]
+    pub container: ContainerArgs,
     /// Directory the tasks start in
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<String>,

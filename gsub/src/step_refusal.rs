@@ -24,8 +24,8 @@ const REFUSED: [(&[&str], &str); 8] = [
         "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
     (
-        &["container", "container-id"],
-        "tasks are started without a container runtime. Call it as the command: grun apptainer exec IMAGE PROGRAM",
+        &["container-id"],
+        "a container is named by its job and step. Leave it out",
     ),
     (
         &["bcast", "task-prolog", "task-epilog", "prolog", "epilog"],

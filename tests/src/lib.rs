@@ -3,6 +3,7 @@
 pub mod gpu_faults;
 pub mod gpu_run;
 pub mod hostile;
+pub mod image;
 pub mod namespace;
 pub mod person;
 pub mod pool;

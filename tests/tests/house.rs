@@ -56,6 +56,12 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "wait_words",
         "a match with a sentence for each condition",
     ),
+    ("gmodel", "RunSetup", "what gpud made ready, a field each"),
+    (
+        "gmodel",
+        "StepOrder",
+        "what a step starts with, a field each",
+    ),
     ("gmodel", "ClusterConfig", "the tables of gpuctld.toml"),
     (
         "gmodel",

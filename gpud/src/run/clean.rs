@@ -43,6 +43,7 @@ pub fn clean(site: &Site, run: RunId, process: Option<&OwnedFd>) -> Result<()> {
     }
     site.note_hung(run, None);
     remove_private_dirs(site, run)?;
+    remove_dir(&site.spool.boxes_dir(run))?;
     for said in share::leave(site, run) {
         site.spool.log(run, wall_clock(), &said);
     }

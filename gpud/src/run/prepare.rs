@@ -18,7 +18,7 @@ use crate::spool::file::private_dir;
 use crate::spool::run_log::log_line;
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::run::LaunchFailureSubject;
-use gmodel::supervise::{MeetingSetup, RunGpu, RunSetup};
+use gmodel::supervise::{ContainerPlaces, MeetingSetup, RunGpu, RunSetup};
 use gmodel::{GpuPart, RunId, byte_text};
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceRule};
@@ -343,6 +343,10 @@ fn setup(
         private_shm: String::new(),
         marks_dir: site.config.marks_dir().display().to_string(),
         short_scripts_in_marks_dir: site.short_scripts_in_marks_dir,
+        containers: ContainerPlaces {
+            boxes: site.spool.boxes_dir(run).display().to_string(),
+            images: site.spool.images_dir(user.uid).display().to_string(),
+        },
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),

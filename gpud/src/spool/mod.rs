@@ -37,6 +37,8 @@ const GPU_EVENTS: &str = "gpu-events";
 const MAX_GPU_EVENTS: usize = 16;
 /// Most of a run's log that is read for `gq --log`.
 const LOG_READ_BYTES: usize = 64 << 10;
+const BOXES: &str = "boxes";
+const IMAGES: &str = "images";
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The spool directory of one daemon, locked against a second one.
@@ -76,12 +78,13 @@ impl Spool {
     /// Opens or makes the spool. Runs of an earlier boot get their record, `NodeRebooted`, here.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self> {
         private_dir(dir)?;
-        for below in ["runs", "marks", "private", "logs"] {
+        for below in ["runs", "marks", "private", "logs", BOXES, IMAGES] {
             private_dir(&dir.join(below))?;
         }
-        // Jobs reach the mark socket through these directories, and can list nothing there.
-        for passed in [dir.to_owned(), dir.join("marks")] {
-            fs::set_permissions(&passed, fs::Permissions::from_mode(0o711))?;
+        // Jobs reach the mark socket and their containers through these directories, and can list nothing there.
+        let of_users = ["marks", BOXES, IMAGES].map(|below| dir.join(below));
+        for passed in of_users.iter().chain([&dir.to_owned()]) {
+            fs::set_permissions(passed, fs::Permissions::from_mode(0o711))?;
         }
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
@@ -102,6 +105,16 @@ impl Spool {
 
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Of the containers of a run: its user's.
+    pub fn boxes_dir(&self, run: RunId) -> PathBuf {
+        self.dir.join(BOXES).join(run.to_string())
+    }
+
+    /// Of the images of a user: that user's.
+    pub fn images_dir(&self, uid: u32) -> PathBuf {
+        self.dir.join(IMAGES).join(uid.to_string())
     }
 
     pub fn life(&self) -> &NodeLife {

@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Supervisor, now};
 use crate::batch;
+use crate::container;
 use crate::life::BootMillis;
 use crate::login_environment::{self, LoginShell, LoginShellSpec};
 use crate::pam_session::PamSession;
@@ -128,7 +129,7 @@ impl Supervisor {
             self.dir.log(&text);
         }
         let join = self.processes.join_fds()?;
-        let spec = batch::launch_spec(
+        let mut spec = batch::launch_spec(
             &self.order,
             &self.setup,
             &self.limits,
@@ -140,6 +141,12 @@ impl Supervisor {
             cause: EndCause::LaunchUser,
             text: e.to_string(),
         })?;
+        container::contain_batch(&mut spec, &self.order, &self.setup, script.as_deref()).map_err(
+            |e| LaunchFailure {
+                cause: EndCause::LaunchNode,
+                text: e.text,
+            },
+        )?;
         let launching = launch::spawn(&spec)?;
         self.main_pid = Some(launching.pid());
         self.launching = Some(launching);

@@ -1,6 +1,7 @@
 //! The command line of a command that asks for an allocation: which options are gsub's and ask for the job, and which are the
 //! command's own.
 
+use crate::container_words;
 use crate::option_words::{GivenOption, Origin, read};
 use clap::{Arg, Command};
 use gcli::Failure;
@@ -115,7 +116,7 @@ impl AllocationWords {
                 let words: Vec<String> = std::iter::once(word.to_owned())
                     .chain(behind.first().filter(|_| more).cloned())
                     .collect();
-                self.give(option, &words)?;
+                self.give(option, &words, own)?;
                 more
             }
             Owner::Own(arg) => {
@@ -162,7 +163,7 @@ impl AllocationWords {
             };
             let words: Vec<String> = std::iter::once(first).chain(next.cloned()).collect();
             match option.filter(|_| is_jobs) {
-                Some(option) => self.give(option, &words)?,
+                Some(option) => self.give(option, &words, own)?,
                 None => self.own.extend(words),
             }
             if takes {
@@ -172,10 +173,19 @@ impl AllocationWords {
         Ok(1)
     }
 
-    fn give(&mut self, option: &OptionSpec, words: &[String]) -> Result<(), Failure> {
+    fn give(
+        &mut self,
+        option: &OptionSpec,
+        words: &[String],
+        own: &Command,
+    ) -> Result<(), Failure> {
         self.job.extend(read(words, &Origin::CommandLine)?.0);
-        // A step is called as its job is.
-        if option.name == "job-name" {
+        // A step is called as its job is, and runs in the image that its nodes pull for the job.
+        let is_steps = container_words::has(option.name)
+            && own
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some(option.name));
+        if option.name == "job-name" || is_steps {
             self.own.extend(words.iter().cloned());
         }
         Ok(())

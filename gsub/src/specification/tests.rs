@@ -31,6 +31,8 @@ fn check(words: &str, want: Expect) {
 fn sample(name: &str) -> &'static str {
     match name {
         "array" => "1-3",
+        "container-env" => "LANG",
+        "container-mounts" => "/data:/data:ro",
         "begin" | "deadline" => "now+1hour",
         "checkpoint" => "USR1@120",
         "dependency" => "afterok:17",
@@ -96,9 +98,14 @@ fn every_done_option_changes_the_submission() {
         // What is asked of each GPU is for jobs that say something of GPUs.
         let changed = submission(&["--hold", &word])
             .or_else(|_| submission(&["--hold", "--gpus=0", &word]))
-            .or_else(|_| submission(&["--hold", "--gpus=1", &word]));
+            .or_else(|_| submission(&["--hold", "--gpus=1", &word]))
+            .or_else(|_| submission(&["--hold", "--container-image=x", &word]));
         let changed = show(&changed.unwrap());
-        assert_ne!(changed, plain, "{word}");
+        let contained = submission(&["--hold", "--container-image=x"]).map(|one| show(&one));
+        assert!(
+            changed != plain && (word == "--container-image=x" || Ok(changed) != contained),
+            "{word}"
+        );
     }
     assert_eq!(
         submission(&["--wckey=submitit"]).unwrap().spec.tags,

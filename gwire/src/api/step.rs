@@ -1,5 +1,6 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
+use gmodel::container::ContainerSpec;
 use gmodel::parallel::ParallelSpec;
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
@@ -19,6 +20,9 @@ pub struct StepRequest {
     /// `NAME=value` of the calling process.
     pub environment: Vec<String>,
     pub work_dir: String,
+    /// In which its tasks run; those of a node share it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerSpec>>,
     /// For listings; empty: the program's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,

@@ -14,6 +14,7 @@ use axum::extract::{FromRequest, Request, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use gcore::ctl::Reply;
 use gmodel::JobSpec;
+use gmodel::container::ContainerSpec;
 use gwire::api::{
     MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitReply, SubmitRequest,
 };
@@ -297,6 +298,10 @@ fn check_parts(
         MAX_ARGUMENT_BYTES,
         "Pass them in a file",
     )?;
+    let container = spec.launch.container.as_deref();
+    container
+        .map_or(Ok(()), ContainerSpec::check)
+        .map_err(ApiError::invalid)?;
     match spec.allocation {
         true if !script.is_empty() => {
             return Err(ApiError::invalid(

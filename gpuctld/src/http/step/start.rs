@@ -14,6 +14,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
+use gmodel::container::ContainerSpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::parallel::{MpiType, ParallelSpec, process_mapping};
 use gmodel::step_share::StepHold;
@@ -234,6 +235,11 @@ fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
     some.map_err(|error| ApiError::invalid(format!("{option}: {error}")))
 }
 
+fn check_container(spec: Option<&ContainerSpec>) -> Result<(), ApiError> {
+    spec.map_or(Ok(()), ContainerSpec::check)
+        .map_err(ApiError::invalid)
+}
+
 fn check(request: &StepRequest) -> Result<(), ApiError> {
     check_programs(request)?;
     if request.helper == Some(StepHelper::Unknown) {
@@ -266,6 +272,7 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
             "an argument or variable has a NUL byte in it",
         ));
     }
+    check_container(request.container.as_deref())?;
     check_way_back(request)?;
     let type_bytes = request
         .share
@@ -384,6 +391,7 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         programs: programs.collect(),
         environment: request.environment.clone(),
         work_dir: request.work_dir.clone(),
+        container: request.container.clone(),
         ranks: layout[position].ranks.clone(),
         ntasks: layout.iter().map(tasks).sum(),
         nodes: layout.iter().map(|node| node.name.clone()).collect(),

@@ -1,0 +1,361 @@
+//! The images of one user on this node: pulled and unpacked once, by digest, while others wait for it. Always as the user.
+//!
+//! ```text
+//! DIR/rootfs/KEY/       an unpacked image, whole        DIR/rootfs/.new-KEY/   one being unpacked, or left by a kill
+//! DIR/image/KEY.json    its record                      DIR/lock/KEY           held by the one that brings it in
+//! ```
+//! A user's images are the user's own files: nothing here lets one user bring files into another's image.
+
+use crate::container::ContainerError;
+use crate::container::image::{ImageConfig, LayoutImage, Manifest, digest, read_bounded};
+use crate::container::program::{Program, ProgramFailure, bytes_below};
+use gmodel::container::{ImageSource, RegistryImage};
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A registry that sends nothing for so long does not answer.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(60);
+/// A large layer may be one file for long.
+const UNPACK_PATIENCE: Duration = Duration::from_secs(1800);
+
+/// An image that is here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredImage {
+    /// Its files.
+    pub lower: PathBuf,
+    /// What it is known by: `sha256:...` where it has a digest, else its path.
+    pub digest: String,
+    pub config: ImageConfig,
+}
+
+/// How far a pull is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullProgress {
+    pub done_bytes: u64,
+    pub all_bytes: u64,
+}
+
+pub struct ImageStore<'a> {
+    pub dir: &'a Path,
+    /// Told again and again during a pull.
+    pub progress: &'a mut dyn FnMut(PullProgress),
+}
+
+impl ImageStore<'_> {
+    /// The image, brought in if it is not here.
+    ///
+    /// # Errors
+    /// Whose fault it is that it cannot be had, with a sentence.
+    pub fn image(&mut self, source: &ImageSource) -> Result<StoredImage, ContainerError> {
+        for below in ["rootfs", "image", "lock"] {
+            let dir = self.dir.join(below);
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+            made.map_err(ContainerError::of_file("making", &dir))?;
+        }
+        match source {
+            ImageSource::Layout { path, tag } => self.layout(Path::new(path), tag),
+            ImageSource::Path(path) => self.path(path),
+            ImageSource::Registry(image) => self.registry(image),
+        }
+    }
+
+    fn path(&mut self, text: &str) -> Result<StoredImage, ContainerError> {
+        let path = Path::new(text);
+        let meta = match fs::metadata(path) {
+            Ok(meta) => meta,
+            // /srv/layout:tag
+            Err(e) => match text.rsplit_once(':') {
+                Some((dir, tag)) if Path::new(dir).join("oci-layout").is_file() => {
+                    return self.layout(Path::new(dir), tag);
+                }
+                _ => return Err(ContainerError::user(format_args!("image {text}: {e}"))),
+            },
+        };
+        if meta.is_dir() {
+            if path.join("oci-layout").is_file() {
+                return self.layout(path, "");
+            }
+            return Ok(StoredImage {
+                lower: path.to_owned(),
+                digest: text.to_owned(),
+                config: ImageConfig::default(),
+            });
+        }
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("sif") => Err(ContainerError::user(format_args!(
+                "{text}: a .sif needs Apptainer, and this node runs containers by crun. Convert it: apptainer build --sandbox DIR {text}, then --container-image=DIR"
+            ))),
+            Some("sqsh" | "squashfs" | "sqfs" | "img") => self.squashfs(path, &meta),
+            _ => Err(ContainerError::user(format_args!(
+                "{text} is no image: a directory, an OCI layout, or a file that ends in .sqsh"
+            ))),
+        }
+    }
+
+    fn squashfs(
+        &mut self,
+        path: &Path,
+        meta: &fs::Metadata,
+    ) -> Result<StoredImage, ContainerError> {
+        // A file that is written anew is another image.
+        let key = format!(
+            "sqsh-{:x}-{:x}-{:x}-{:x}",
+            meta.dev(),
+            meta.ino(),
+            meta.size(),
+            meta.mtime_nsec() as i128 + i128::from(meta.mtime()) * 1_000_000_000
+        );
+        self.once(&key, |store, new| {
+            let unpack = store
+                .program("unsquashfs", &key)?
+                .args(["-no-progress", "-no-xattrs", "-ignore-errors", "-dest"])
+                .args([new.as_os_str(), path.as_os_str()]);
+            let unpacked = unpack.run(UNPACK_PATIENCE, &mut || bytes_below(new));
+            unpacked.map_err(|failure| of_unpacking(&path.display().to_string(), failure))?;
+            Ok(StoredImage {
+                digest: path.display().to_string(),
+                ..StoredImage::default()
+            })
+        })
+    }
+
+    fn layout(&mut self, layout: &Path, tag: &str) -> Result<StoredImage, ContainerError> {
+        let image = LayoutImage::find(layout, tag)?;
+        let key = image.digest.replace(':', "-");
+        self.once(&key, |store, new| store.unpack(&image, new, &key))
+    }
+
+    fn unpack(
+        &self,
+        image: &LayoutImage,
+        new: &Path,
+        key: &str,
+    ) -> Result<StoredImage, ContainerError> {
+        let Manifest::Image { config, .. } = image.manifest()? else {
+            return Err(ContainerError::user(
+                "the layout's image is an index of several. Copy the one of this machine: skopeo copy",
+            ));
+        };
+        let config = image.config(&config)?;
+        let name = format!("{}:{}", image.layout.display(), image.tag);
+        let unpack = self
+            .program("umoci", key)?
+            .args(["raw", "unpack", "--rootless", "--image", &name])
+            .args([new]);
+        let unpacked = unpack.run(UNPACK_PATIENCE, &mut || bytes_below(new));
+        unpacked.map_err(|failure| of_unpacking(&name, failure))?;
+        Ok(StoredImage {
+            digest: image.digest.clone(),
+            config,
+            ..StoredImage::default()
+        })
+    }
+
+    /// What a tag means may change: the registry is asked once for each container, and sends layers only of an image that is not here.
+    fn registry(&mut self, image: &RegistryImage) -> Result<StoredImage, ContainerError> {
+        let name = format!("docker://{image}");
+        let raw = self.inspect(&name)?;
+        let own = sha256_of(self, &raw)?;
+        let key = own.replace(':', "-");
+        if let Some(known) = self.known(&key) {
+            return Ok(known);
+        }
+        let mut manifest = Manifest::parse(&raw)?;
+        if let Manifest::Index(digest) = &manifest {
+            let one = RegistryImage {
+                version: format!("@{digest}"),
+                ..image.clone()
+            };
+            manifest = Manifest::parse(&self.inspect(&format!("docker://{one}"))?)?;
+        }
+        let Manifest::Image { layer_bytes, .. } = manifest else {
+            return Err(ContainerError::user("the image is an index of indexes"));
+        };
+        let exact = RegistryImage {
+            version: format!("@{own}"),
+            ..image.clone()
+        };
+        self.once(&key, |store, new| {
+            let layout = store.dir.join(format!("rootfs/.new-{key}-layout"));
+            let _ = fs::remove_dir_all(&layout);
+            let pulled = store.pull(&exact, &layout, layer_bytes, &key);
+            let unpacked = pulled
+                .and_then(|()| store.unpack(&LayoutImage::find(&layout, "image")?, new, &key));
+            let _ = fs::remove_dir_all(&layout);
+            Ok(StoredImage {
+                digest: own.clone(),
+                ..unpacked?
+            })
+        })
+    }
+
+    fn pull(
+        &mut self,
+        image: &RegistryImage,
+        layout: &Path,
+        all_bytes: u64,
+        key: &str,
+    ) -> Result<(), ContainerError> {
+        let copy = self.program("skopeo", key)?.args([
+            "copy",
+            "--quiet",
+            "--retry-times=2",
+            &format!("docker://{image}"),
+            &format!("oci:{}:image", layout.display()),
+        ]);
+        let progress = &mut *self.progress;
+        let copied = copy.run(REGISTRY_PATIENCE, &mut || {
+            let done_bytes = bytes_below(layout);
+            progress(PullProgress {
+                done_bytes: done_bytes.min(all_bytes),
+                all_bytes,
+            });
+            done_bytes
+        });
+        copied
+            .map(drop)
+            .map_err(|failure| of_registry(&image.to_string(), failure))
+    }
+
+    /// The manifest that a name stands for.
+    fn inspect(&self, name: &str) -> Result<Vec<u8>, ContainerError> {
+        let key = format!("inspect-{}", std::process::id());
+        let inspect = self
+            .program("skopeo", &key)?
+            .args(["inspect", "--raw", name]);
+        inspect
+            .run(REGISTRY_PATIENCE, &mut || 0)
+            .map_err(|failure| of_registry(name.trim_start_matches("docker://"), failure))
+    }
+
+    fn program(&self, name: &'static str, key: &str) -> Result<Program, ContainerError> {
+        Program::new(name, self.dir.join(format!("lock/{key}.words")))
+    }
+
+    fn known(&self, key: &str) -> Option<StoredImage> {
+        let record = self.dir.join(format!("image/{key}.json"));
+        let mut image: StoredImage = serde_json::from_slice(&read_bounded(&record).ok()?).ok()?;
+        image.lower = self.dir.join("rootfs").join(key);
+        // When it was last used decides what goes first.
+        let _ =
+            File::open(&record).and_then(|file| file.set_modified(std::time::SystemTime::now()));
+        image.lower.is_dir().then_some(image)
+    }
+
+    /// Makes the files of an image in a directory that only then gets its name. Others that want it wait meanwhile.
+    fn once(
+        &mut self,
+        key: &str,
+        make: impl FnOnce(&mut Self, &Path) -> Result<StoredImage, ContainerError>,
+    ) -> Result<StoredImage, ContainerError> {
+        let _lock = self.lock(key)?;
+        if let Some(known) = self.known(key) {
+            return Ok(known);
+        }
+        let new = self.dir.join(format!("rootfs/.new-{key}"));
+        let place = self.dir.join("rootfs").join(key);
+        for left in [&new, &place] {
+            remove(left)?;
+        }
+        let made = make(self, &new).inspect_err(|_| drop(remove(&new)))?;
+        fs::rename(&new, &place).map_err(ContainerError::of_file("making", &place))?;
+        let record = self.dir.join(format!("image/{key}.json"));
+        let text = serde_json::to_vec(&made).map_err(ContainerError::node)?;
+        fs::write(&record, text).map_err(ContainerError::of_file("writing", &record))?;
+        Ok(StoredImage {
+            lower: place,
+            ..made
+        })
+    }
+
+    fn lock(&self, key: &str) -> Result<Flock<File>, ContainerError> {
+        let path = self.dir.join("lock").join(key);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path);
+        let file = file.map_err(ContainerError::of_file("making", &path))?;
+        Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, e)| ContainerError::node(format_args!("locking {}: {e}", path.display())))
+    }
+}
+
+/// An image may hold directories that its owner cannot write to.
+fn remove(path: &Path) -> Result<(), ContainerError> {
+    gsys::removal::remove_tree(path).map_err(ContainerError::of_file("removing", path))
+}
+
+/// The digest of a manifest, as the registry has it.
+fn sha256_of(store: &ImageStore<'_>, raw: &[u8]) -> Result<String, ContainerError> {
+    let file = store
+        .dir
+        .join(format!("lock/manifest-{}", std::process::id()));
+    fs::write(&file, raw).map_err(ContainerError::of_file("writing", &file))?;
+    let words = store.program("skopeo", &format!("digest-{}", std::process::id()))?;
+    let told = words
+        .args(["manifest-digest".as_ref(), file.as_os_str()])
+        .run(REGISTRY_PATIENCE, &mut || 0);
+    let _ = fs::remove_file(&file);
+    let told = told.map_err(|failure| of_registry("its manifest", failure))?;
+    digest(String::from_utf8_lossy(&told).trim()).map(str::to_owned)
+}
+
+fn is_full(words: &str) -> bool {
+    words.contains("no space left")
+        || words.contains("No space left")
+        || words.contains("disk quota exceeded")
+}
+
+fn of_unpacking(name: &str, failure: ProgramFailure) -> ContainerError {
+    match failure {
+        ProgramFailure::NotThere(e) => e,
+        ProgramFailure::Stalled(patience) => ContainerError::node(format_args!(
+            "unpacking {name}: nothing had moved for {} s",
+            patience.as_secs()
+        )),
+        ProgramFailure::Ended { words } if is_full(&words) => ContainerError::node(format_args!(
+            "unpacking {name}: this node's disk for images is full"
+        )),
+        ProgramFailure::Ended { words } => {
+            ContainerError::user(format_args!("unpacking {name}: {words}"))
+        }
+    }
+}
+
+/// Words by which a registry says that asking again does not help.
+const FINAL_WORDS: [&str; 8] = [
+    "manifest unknown",
+    "name unknown",
+    "unauthorized",
+    "denied",
+    "invalid reference",
+    "authentication required",
+    "not found",
+    "name invalid",
+];
+
+fn of_registry(name: &str, failure: ProgramFailure) -> ContainerError {
+    match failure {
+        ProgramFailure::NotThere(e) => e,
+        ProgramFailure::Stalled(patience) => ContainerError::registry(format_args!(
+            "pulling {name}: the registry sent nothing for {} s",
+            patience.as_secs()
+        )),
+        ProgramFailure::Ended { words } if is_full(&words) => ContainerError::node(format_args!(
+            "pulling {name}: this node's disk for images is full"
+        )),
+        ProgramFailure::Ended { words } => {
+            let lower = words.to_lowercase();
+            match FINAL_WORDS.iter().any(|word| lower.contains(word)) {
+                true => ContainerError::user(format_args!("pulling {name}: {words}")),
+                false => ContainerError::registry(format_args!("pulling {name}: {words}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Images for tests, made here by umoci from one static program: an OCI layout as a registry would send it.
+
+use crate::pool::Pool;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NEEDED: [&str; 3] = ["/usr/bin/crun", "/usr/bin/umoci", "/bin/busybox"];
+const WORDS: [&str; 20] = [
+    "sh", "ls", "cat", "id", "hostname", "mount", "mknod", "sleep", "env", "echo", "touch", "true",
+    "mkdir", "stat", "chown", "grep", "head", "dd", "pwd", "kill",
+];
+
+/// An OCI layout below a pool's directory of jobs.
+pub struct TestImage {
+    pub layout: PathBuf,
+}
+
+impl TestImage {
+    /// `None`, said aloud, where this machine has no runtime for containers.
+    pub fn new(pool: &Pool, name: &str) -> Option<Self> {
+        if let Some(missing) = NEEDED.iter().find(|path| !Path::new(path).exists()) {
+            println!("NOT RUN: containers need {missing}; tests/setup.sh test installs it");
+            return None;
+        }
+        let layout = pool.work.join(name);
+        let root = pool.work.join(format!("{name}-files"));
+        for dir in ["bin", "tmp", "etc", "srv"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+        for word in WORDS {
+            symlink("busybox", root.join("bin").join(word)).unwrap();
+        }
+        fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
+        fs::write(root.join("etc/made-by"), "umoci\n").unwrap();
+        fs::write(root.join("bin/su"), "#!/bin/sh\nid -u\n").unwrap();
+        fs::set_permissions(root.join("bin/su"), fs::Permissions::from_mode(0o4755)).unwrap();
+        let image = Self { layout };
+        image.umoci(&["init", "--layout", image.text()]);
+        image.umoci(&["new", "--image", &image.tag("base")]);
+        image.umoci(&[
+            "insert",
+            "--image",
+            &image.tag("base"),
+            root.to_str().unwrap(),
+            "/",
+        ]);
+        image.configure(&[
+            "--config.env=WHO=image",
+            "--config.env=PATH=/bin",
+            "--config.workingdir=/srv",
+        ]);
+        fs::remove_dir_all(root).unwrap();
+        Some(image)
+    }
+
+    /// Changes what programs in the image find.
+    pub fn configure(&self, words: &[&str]) {
+        let image = self.tag("base");
+        self.umoci(&[&["config", "--image", &image], words].concat());
+        self.open_to_all();
+    }
+
+    /// Adds a tar file as it is, whatever its paths are.
+    pub fn add_layer(&self, tar: &Path) {
+        self.umoci(&[
+            "raw",
+            "add-layer",
+            "--image",
+            &self.tag("base"),
+            tar.to_str().unwrap(),
+        ]);
+        self.open_to_all();
+    }
+
+    /// Names the last layer so many times in the manifest.
+    pub fn repeat_layers(&self, more: usize) {
+        let read = |path: &Path| -> serde_json::Value {
+            serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+        };
+        let index = self.layout.join("index.json");
+        let mut list = read(&index);
+        let digest = list["manifests"][0]["digest"]
+            .as_str()
+            .unwrap()
+            .replace(':', "/");
+        let mut manifest = read(&self.layout.join("blobs").join(digest));
+        let layers = manifest["layers"].as_array_mut().unwrap();
+        let last = layers.last().unwrap().clone();
+        *layers = vec![last; more];
+        let (name, text) = ("0".repeat(64), manifest.to_string());
+        fs::write(self.layout.join("blobs/sha256").join(&name), &text).unwrap();
+        list["manifests"][0]["digest"] = format!("sha256:{name}").into();
+        fs::write(&index, list.to_string()).unwrap();
+        self.open_to_all();
+    }
+
+    fn open_to_all(&self) {
+        let open = Command::new("chmod")
+            .args(["-R", "a+rX", self.text()])
+            .status();
+        assert!(open.unwrap().success());
+    }
+
+    /// As an OCI bundle that all may read.
+    pub fn unpack(&self, bundle: &Path) {
+        self.umoci(&[
+            "unpack",
+            "--image",
+            &self.tag("base"),
+            bundle.to_str().unwrap(),
+        ]);
+        let open = Command::new("chmod")
+            .args(["-R", "a+rX"])
+            .arg(bundle)
+            .status();
+        assert!(open.unwrap().success());
+    }
+
+    pub fn text(&self) -> &str {
+        self.layout.to_str().unwrap()
+    }
+
+    pub fn tag(&self, tag: &str) -> String {
+        format!("{}:{tag}", self.text())
+    }
+
+    fn umoci(&self, words: &[&str]) {
+        let said = Command::new("umoci").args(words).output().unwrap();
+        assert!(said.status.success(), "umoci {words:?}: {said:?}");
+    }
+}
