@@ -307,17 +307,18 @@ fn spawn(
     spec.stdout = Stdio::Fd(stdout.as_fd());
     spec.stderr = Stdio::Fd(stderr.as_fd());
     spec.controlling_terminal = ends.terminal.is_some();
-    let of_job = job
-        .order
-        .container
-        .as_ref()
-        .filter(|_| job.order.allocation);
-    if let Some(asked) = order.container.as_ref().or(of_job) {
+    if let Some(asked) = order.container.as_deref().or(container_of_job(job)) {
         let its = container::step_order(asked, job.setup, order);
         container::contain(&mut spec, its, &job.order.user.name).map_err(|e| node_failure(&e))?;
     }
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
     Ok((launching, ends))
+}
+
+/// The steps of an allocation run in its container; a batch script is in the job's container itself.
+fn container_of_job<'a>(job: &Job<'a>) -> Option<&'a gmodel::container::ContainerSpec> {
+    let asked = job.order.container.as_deref();
+    asked.filter(|_| job.order.allocation)
 }
 
 /// Three pipes, and the task's ends of them.

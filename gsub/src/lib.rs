@@ -41,5 +41,6 @@ mod step_stream;
 mod step_turn;
 mod submission;
 pub mod submit;
+mod target_job;
 mod terminal;
 pub mod watch;

@@ -20,7 +20,8 @@ use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
 use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
-use crate::step_turn::{self, TasksOfJob};
+use crate::step_turn;
+use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
 use gcli::{Failure, Outcome, command_line};
@@ -34,10 +35,11 @@ use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gmodel::supervise::StepInput;
-use gwire::api::{StepEndRequest, StepNodeRow, StepProgram, StepReply, StepRequest, StepRow};
+use gwire::api::{
+    StepCallback, StepEndRequest, StepNodeRow, StepProgram, StepReply, StepRequest, StepRow,
+};
 use gwire::client::{Client, escape};
 use nix::sys::signal::{SigSet, Signal};
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -379,47 +381,6 @@ fn failed(what: &str, error: std::io::Error) -> Failure {
     Failure::new(format_args!("cannot {what}: {error}"))
 }
 
-/// The job that the step is of.
-struct TargetJob {
-    id: String,
-    /// Whether grun runs inside it, so that the environment describes it.
-    is_around: bool,
-    /// Of an allocation of grun's own: what describes it.
-    variables: BTreeMap<String, String>,
-}
-
-impl TargetJob {
-    fn of(given: Option<gmodel::JobId>) -> Result<Self, Failure> {
-        let id = given.map_or_else(own_job, |job| Ok(job.to_string()))?;
-        Ok(Self {
-            is_around: own_job().is_ok_and(|around| around == id),
-            variables: BTreeMap::new(),
-            id,
-        })
-    }
-
-    /// Whether grun runs on a node of it: the shell of salloc describes its job, and may stand anywhere.
-    fn is_here(&self) -> bool {
-        self.is_around && environment::own("SLURMD_NODENAME").is_some()
-    }
-
-    /// A variable of the environment, unless it describes another job.
-    fn variable(&self, name: &str) -> Option<String> {
-        let own = || environment::own(name).filter(|_| self.is_around || !describes_job(name));
-        self.variables.get(name).cloned().or_else(own)
-    }
-
-    fn tasks(&self) -> TasksOfJob {
-        TasksOfJob {
-            cpus: self
-                .variable("SLURM_CPUS_PER_TASK")
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(1),
-            gpus: gpus_per_task_of_job(|name| self.variable(name)),
-        }
-    }
-}
-
 /// Refuses words that contradict each other, fills in what the job's environment says of the step, and reads the step's share.
 fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
     let of_job = job.tasks();
@@ -512,16 +473,18 @@ fn request(
         cyclic: args.distribution == "cyclic",
         overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
         share: work.share,
-        connect: connect.unwrap_or_default(),
-        helper: None,
         terminal: args.pty.then(terminal::size),
         parallel: ParallelSpec {
             rendezvous: rendezvous(args, job)?,
             mpi: step_mpi::chosen(args.mpi, args.pty)?,
             ..ParallelSpec::default()
         },
-        key: listener.map_or_else(String::new, |one| one.key.clone()),
-        certificate: listener.map_or_else(String::new, |one| one.certificate().to_owned()),
+        helper: None,
+        callback: StepCallback {
+            connect: connect.unwrap_or_default(),
+            key: listener.map_or_else(String::new, |one| one.key.clone()),
+            certificate: listener.map_or_else(String::new, |one| one.certificate().to_owned()),
+        },
     })
 }
 
@@ -610,7 +573,7 @@ fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
 
 /// What `gsub --gpus-per-task` gave each task of the job. A share, and alternatives of unlike counts, say nothing of how many
 /// whole GPUs that is.
-fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+pub(crate) fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
     let ask = GpuRequest::parse(&variable(GPUS_PER_TASK)?).ok()?;
     let mut counts = ask
         .alternatives

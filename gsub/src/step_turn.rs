@@ -157,7 +157,7 @@ pub(crate) fn start(
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             looked = Some(Instant::now());
-            end_deserted(client, job, &waits.holders, &request.connect);
+            end_deserted(client, job, &waits.holders, &request.callback.connect);
         }
         if let Some(signal) = signal_within(signals, pause) {
             return Err(Failure::silent(128 + signal));

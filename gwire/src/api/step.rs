@@ -51,6 +51,20 @@ pub struct StepRequest {
     /// What it is to have for itself; without it the step shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,
+    #[serde(flatten)]
+    pub callback: StepCallback,
+    /// The first task gets a terminal of this size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+    /// How its ranks find each other.
+    #[serde(skip_serializing_if = "ParallelSpec::is_default")]
+    pub parallel: ParallelSpec,
+}
+
+/// Where a grun inside the job waits for the nodes of its step.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepCallback {
     /// `ADDRESS:PORT`, numeric. Empty: grun opens a stream to each node of the step.
     pub connect: String,
     /// The secret by which the nodes prove themselves there.
@@ -58,12 +72,6 @@ pub struct StepRequest {
     /// SHA-256 of the certificate that grun shows there, in hexadecimal.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate: String,
-    /// The first task gets a terminal of this size.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminal: Option<TerminalSize>,
-    /// How its ranks find each other.
-    #[serde(skip_serializing_if = "ParallelSpec::is_default")]
-    pub parallel: ParallelSpec,
 }
 
 /// One of the programs of a step behind the first.

@@ -44,7 +44,7 @@ pub(crate) async fn start(
     let Json(request) = body?;
     check(&request)?;
     let from = from.map(|Extension(ForwarderAddress(address))| address);
-    check_address(&site, &request.connect, from)?;
+    check_address(&site, &request.callback.connect, from)?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!(
             "{id} names several tasks; a step runs in one job"
@@ -170,7 +170,7 @@ fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
         overcommit: request.overcommit,
         share: request.share.clone(),
         programs: request.programs.iter().map(program_ask).collect(),
-        connect: request.connect.clone(),
+        connect: request.callback.connect.clone(),
     })
 }
 
@@ -290,11 +290,11 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
 
 /// How the nodes reach grun: by a connection with a secret and a certificate, or by streams of its own.
 fn check_way_back(request: &StepRequest) -> Result<(), ApiError> {
-    let is_stream = request.connect.is_empty();
-    if !is_stream && request.connect.parse::<SocketAddr>().is_err() {
+    let is_stream = request.callback.connect.is_empty();
+    if !is_stream && request.callback.connect.parse::<SocketAddr>().is_err() {
         return Err(ApiError::invalid(format!(
             "connect = {:?} is not ADDRESS:PORT, numeric",
-            request.connect
+            request.callback.connect
         )));
     }
     if request.terminal.is_some() && !is_stream {
@@ -302,12 +302,12 @@ fn check_way_back(request: &StepRequest) -> Result<(), ApiError> {
             "a terminal needs a stream: give no connect",
         ));
     }
-    if !is_stream && request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
+    if !is_stream && request.callback.key.is_empty() || request.callback.key.len() > MAX_KEY_BYTES {
         return Err(ApiError::invalid(format!(
             "key has to have 1 to {MAX_KEY_BYTES} bytes"
         )));
     }
-    if !is_stream && !gwire::step_tls::is_pin(&request.certificate) {
+    if !is_stream && !gwire::step_tls::is_pin(&request.callback.certificate) {
         return Err(ApiError::invalid(
             "certificate has to be a SHA-256 in hexadecimal",
         ));
@@ -397,9 +397,9 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         nodes: layout.iter().map(|node| node.name.clone()).collect(),
         node_index: position as u32,
         node_tasks: layout.iter().map(tasks).collect(),
-        connect: request.connect.clone(),
-        key: request.key.clone(),
-        certificate: request.certificate.clone(),
+        connect: request.callback.connect.clone(),
+        key: request.callback.key.clone(),
+        certificate: request.callback.certificate.clone(),
         terminal: request.terminal,
         helper: request.helper,
         detached_secs: 0,
