@@ -201,6 +201,27 @@ echo "$shell"
 [ "$code" = 7 ] || fail "grun should end with the shell's code, 7, and not $code"
 right "a shell with a terminal on two GPUs, and its exit code"
 
+say "an image, made here by umoci and busybox, and a step in it: grun --gpus 1 --container-image=oci:$home/image:demo sh"
+make_image() {
+    mkdir -p "$home/files/bin" "$home/files/etc"
+    cp "$(command -v busybox)" "$home/files/bin/busybox"
+    for word in sh cat id ls grep mknod; do ln -s busybox "$home/files/bin/$word"; done
+    echo "files of the image" >"$home/files/etc/made-by"
+    umoci init --layout "$home/image"
+    umoci new --image "$home/image:demo"
+    umoci insert --image "$home/image:demo" "$home/files" /
+    chown -R "$user:" "$home/image"
+}
+make_image >"$work/umoci.out" 2>&1 || { cat "$work/umoci.out" >&2; fail "umoci should make an image"; }
+inside='cat /etc/made-by; echo "user $(id -u), GPUs $(ls /dev | grep -c "nvidia[0-9]")"; ls -d /home /usr; mknod /gpu c 195 7; exit 5'
+code=0
+container=$(as_user grun --gpus 1 "--container-image=oci:$home/image:demo" sh -c "$inside" 2>&1) || code=$?
+echo "$container"
+[[ $container == "files of the image"*"user $(id -u "$user"), GPUs 1"* ]] || fail "the container should have the image's files, the user and one GPU"
+[[ $container == *"/home: No such file"*"mknod: /gpu: Operation not permitted"* ]] || fail "the container should have nothing else of the node, and make no device"
+[ "$code" = 5 ] || fail "grun should end with the code of the container's program, 5, and not $code"
+right "a container with its own files, the job's user and its one GPU, and nothing else of the node"
+
 say "gadm sandbox down"
 tag=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["tag"])' "$pool/sandbox.json")
 "$work/bin/gadm" sandbox down --dir "$pool"

@@ -57,6 +57,9 @@ for_demo() {
     need useradd passwd "the demo's jobs run as an ordinary user"
     need runuser util-linux "the demo's commands run as that user"
     need pgrep procps "the demo looks for processes that are left"
+    need crun crun "the demo's container is made by it"
+    need umoci umoci "the demo's image is made and unpacked by it"
+    need busybox busybox-static "the demo's image holds this one program"
     if ! /usr/bin/python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
         say "Python's venv is missing: the demo trains models of scikit-learn (package python3-venv)"
         missing_packages+=(python3-venv)
