@@ -45,7 +45,7 @@ pub fn act(cluster: &mut Cluster, what: GpuAct) {
             look_soon(cluster, machine);
         }
         GpuAct::ClockStep { machine, millis } => {
-            cluster.machines[machine].gpus.clock_off += millis;
+            cluster.machines[machine].gpus.clock_is_set(millis, now);
         }
         GpuAct::FalseSigns { one_in, millis } => {
             for machine in 0..cluster.machines.len() {

@@ -149,7 +149,7 @@ pub struct NodeGpus {
     /// The driver answers no question about any GPU until then.
     pub silent_until: i64,
     /// How far the node's clock is off.
-    pub clock_off: i64,
+    clock_off: i64,
     alert_until: i64,
     looked_at: i64,
     /// The same by the node's clock.
@@ -206,6 +206,15 @@ impl NodeGpus {
         self.stored = health.clone();
         self.live = Some((health, BTreeSet::new()));
         (self.alert_until, self.was_well) = (now + ALERT_MILLIS, false);
+    }
+
+    pub fn clock_is_set(&mut self, millis: i64, now: i64) {
+        self.clock_off += millis;
+        let at = self.clock(now);
+        if let Some((health, _)) = &mut self.live {
+            let actions = health.handle(HealthInput::ClockSet, at);
+            drop(actions.expect("no order"));
+        }
     }
 
     pub fn daemon_ends(&mut self) {

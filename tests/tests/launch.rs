@@ -57,44 +57,43 @@ fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
     };
     let names = slurm_names(&pool);
     let body = "exec 2>&1\nsrun -n 99 true; echo $?\nsrun -n 99 -O true && echo overcommitted\nSLURM_OVERCOMMIT=1 srun -n 9 true && echo so, too\n\
-                srun hostname : date; echo $?\nsrun echo a b : \nsrun --container=/x true; echo $?\n\
+                srun hostname : date; echo $?\nsrun echo a b : \nsrun -n1 --container=/x true; echo $?\n\
                 srun -n1 bash -c 'kill -9 $$'; echo $?\nsrun -n1 bash -c 'kill -SEGV $$'\nsrun -n1 bash -c 'exit 3'";
     let said = run_script(&pool, &names, "-n3", &format!("{body}\nexit 0"));
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("srun: error: More processors requested than permitted: 99 tasks, and the job has 3 CPUs on the 1 node(s)"), "{said}");
     assert_eq!(lines[1..4], ["1", "overcommitted", "so, too"], "{said}");
     assert!(
-        lines[4].contains("makes a step of several programs, which is not offered")
-            && lines[4].contains("--multi-prog"),
+        lines[4].contains("6 tasks, and the job has 3 CPUs") && lines[4].contains("Ask for 3"),
         "{said}"
     );
-    assert_eq!(lines[5], "255", "{said}");
-    assert_eq!(
-        lines[6..9],
-        ["a b :"; 3],
-        "a word of its own command: {said}"
-    );
+    assert_eq!(lines[5], "1", "{said}");
     assert!(
-        lines[9].starts_with("srun: error: --container of srun is not offered"),
+        lines[6].contains("on each side of \":\" a command is needed"),
+        "{said}"
+    );
+    let container = "srun: error: node1: task 0: Exited with exit code 125";
+    assert_eq!(
+        lines[7..10],
+        [
+            "gstepd: container: /x/config.json: No such file or directory (os error 2)",
+            container,
+            "125"
+        ],
         "{said}"
     );
     let killed = [
-        "255",
         "srun: error: node1: task 0: Killed",
         "137",
         "srun: error: node1: task 0: Segmentation fault",
         "srun: error: node1: task 0: Exited with exit code 3",
     ];
     assert_eq!(lines[10..], killed, "{said}");
-    for place in ["#SBATCH --container=/image", "#SBATCH --container-id=x"] {
-        pool.write("box.sh", format!("#!/bin/sh\n{place}\ntrue\n"));
-        pool.run_shell(&format!("{names}sbatch box.sh")).fails_with(
-            1,
-            "has no meaning here: jobs are started without a container runtime",
-        );
-    }
-    pool.run("gsub", &["--container", "/image", "--wrap", "true"])
-        .fails_with(2, "apptainer exec");
+    pool.write("box.sh", "#!/bin/sh\n#SBATCH --container-id=x\ntrue\n");
+    pool.run_shell(&format!("{names}sbatch box.sh")).fails_with(
+        1,
+        "has no meaning here: a container is named by its job and step",
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The watch over this node's GPUs: discovery, health, events, use, and whether a run left its GPUs clean. Each call into NVML has a
 //! deadline, so a driver that hangs costs freshness only. The thread that drives it is `watch_thread`.
 
-use crate::clock::wall_clock;
+use crate::clock::{ClockWatch, wall_clock};
 use crate::config::{Config, ConfigError};
 use crate::gpu::catalogue::SiteCatalogue;
 use crate::gpu::health::HealthBook;
@@ -48,6 +48,7 @@ pub struct GpuWatch {
     /// Some were: the next step is due at once.
     pub(super) ordered: AtomicBool,
     pub(super) opened: Instant,
+    clock: Mutex<ClockWatch>,
     /// The GPUs were read since then, and each repair took its step.
     pub(super) looked: AtomicBool,
     pub(super) every: Duration,
@@ -94,6 +95,7 @@ impl GpuWatch {
             carrying_out: Mutex::default(),
             ordered: AtomicBool::default(),
             opened: Instant::now(),
+            clock: Mutex::new(ClockWatch::new()),
             looked: AtomicBool::default(),
             every: Duration::from_secs(u64::from(config.gpu_watch_secs)),
         };
@@ -359,6 +361,9 @@ impl GpuWatch {
     /// Looks at everything, and says which runs have to end.
     pub(super) fn sweep(&self, table: &GpuTable, spool: &Spool) -> bool {
         let now = wall_clock();
+        if lock(&self.clock).was_set() {
+            lock(&self.health).take(HealthInput::ClockSet, now);
+        }
         let catalogue = lock(&self.catalogue).current();
         if table.current().facts.is_empty() {
             return self.discover(table);

@@ -79,6 +79,8 @@ pub struct SeenGpu<'a> {
 pub enum HealthInput<'a> {
     /// First input of a daemon. After a boot, signs that a reset or a boot mends are looked at anew.
     Began { boot: String },
+    /// The node's clock jumped: how long a state lasts cannot be told by it.
+    ClockSet,
     /// What discovery sees is this node's, looked at or not.
     Discovered { gpus: Vec<SeenGpu<'a>> },
     /// A reading of all GPUs. When all of several GPUs fall silent at once, the driver is to blame, and no GPU gets a sign.
@@ -153,6 +155,7 @@ impl NodeHealth {
         let mut out = Vec::new();
         match input {
             HealthInput::Began { boot } => self.began(boot, now, &mut out),
+            HealthInput::ClockSet => self.begin_states_anew(),
             HealthInput::Discovered { gpus } => self.discovered(&gpus),
             HealthInput::Swept { catalogue, sweep } => {
                 self.swept(catalogue, sweep, now, &mut out);
@@ -234,6 +237,11 @@ impl NodeHealth {
         }
     }
 
+    fn begin_states_anew(&mut self) {
+        let records = self.gpus.values_mut();
+        records.for_each(|record| record.watch.begin_states_anew());
+    }
+
     fn swept(
         &mut self,
         catalogue: &Catalogue,
@@ -243,8 +251,7 @@ impl NodeHealth {
     ) {
         if sweep.len() > 1 && sweep.iter().all(|gpu| gpu.reading.fault.is_some()) {
             // A GPU that fell silent before the others, and answers after them, was not silent by itself.
-            let records = self.gpus.values_mut();
-            records.for_each(|record| record.watch.begin_states_anew());
+            self.begin_states_anew();
             return;
         }
         let type_of = |uuid: &Option<String>| {

@@ -199,7 +199,7 @@ fn a_gpu_that_hangs_before_and_after_a_silent_driver_does_not_hang_by_itself() {
     node.look_at(&[4], ReadFailureKind::Hangs);
     node.look(&[]);
     assert!(node.out().is_empty());
-    for _ in 0..8 {
+    for _ in 0..7 {
         node.look_at(&[4], ReadFailureKind::Hangs);
     }
     assert_eq!(node.out(), [4]);

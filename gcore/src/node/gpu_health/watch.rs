@@ -106,9 +106,6 @@ struct SignRecord {
     by_source: BTreeMap<EventSource, u64>,
     /// Since when the state lasts.
     since: Option<Timestamp>,
-    /// The longest time between two readings of it. It does not count to how long the state lasts: the clock may have been set in it.
-    #[serde(default)]
-    longest_gap_secs: i64,
     last_seen: Timestamp,
     standing: Option<RaisedSign>,
 }
@@ -303,7 +300,6 @@ impl GpuWatch {
                 parts: VecDeque::new(),
                 by_source: BTreeMap::new(),
                 since: None,
-                longest_gap_secs: 0,
                 last_seen: now,
                 standing: None,
             })
@@ -366,29 +362,18 @@ impl GpuWatch {
             return None;
         };
         let tally = self.tally(name, now);
-        let gap_secs = now.since_secs(tally.last_seen);
-        if !(0..=UNSEEN_SECS).contains(&gap_secs) {
+        if now < tally.last_seen || now.since_secs(tally.last_seen) > UNSEEN_SECS {
             tally.since = None;
         }
         tally.last_seen = now;
-        let since = match tally.since {
-            Some(since) => {
-                tally.longest_gap_secs = tally.longest_gap_secs.max(gap_secs);
-                since
-            }
-            None => {
-                (tally.since, tally.longest_gap_secs) = (Some(now), 0);
-                now
-            }
-        };
+        let since = *tally.since.get_or_insert(now);
         if let Some(standing) = &mut tally.standing {
             standing.sign.last = now;
             standing.sign.evidence = text;
             return None;
         }
-        let lasted_secs = now.since_secs(since) - tally.longest_gap_secs;
-        let has_lasted = lasted_secs >= kind.holds_secs as i64;
-        has_lasted.then(|| tally.raise(catalogue, name, kind, text, 1, now))
+        let lasted = now.since_secs(since) >= kind.holds_secs as i64;
+        lasted.then(|| tally.raise(catalogue, name, kind, text, 1, now))
     }
 
     /// Signs without evidence for long enough, and those that the catalogue has no more.

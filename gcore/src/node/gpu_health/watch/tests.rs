@@ -145,7 +145,7 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
                 None => watch.state(&catalogue, *state, Some("as told".to_owned()), at(now)),
             },
         };
-        for _ in 0..(kind.holds_secs / 20 + 3) {
+        for _ in 0..(kind.holds_secs / 20 + 2) {
             seen.extend(show(&mut watch, now));
             now += 20;
         }
@@ -171,9 +171,8 @@ fn a_state_must_last_and_begins_again_after_a_gap() {
     assert_eq!(watch.read(&catalogue, &narrow, at(299)), []);
     assert_eq!(watch.read(&catalogue, &healthy(), at(300)), []);
     assert_eq!(watch.read(&catalogue, &narrow, at(310)), []);
-    assert_eq!(watch.read(&catalogue, &narrow, at(460)), []);
-    assert_eq!(watch.read(&catalogue, &narrow, at(610)), []);
-    let changes = watch.read(&catalogue, &narrow, at(760));
+    assert_eq!(watch.read(&catalogue, &narrow, at(600)), []);
+    let changes = watch.read(&catalogue, &narrow, at(610));
     assert_eq!(raised(&changes), ["pcie-width"]);
     assert!(
         matches!(&changes[0], SignChange::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes")
@@ -210,11 +209,10 @@ fn a_sign_that_clears_is_over_and_one_that_does_not_stands_until_the_gpu_is_acce
 fn a_silent_gpu_shows_its_silence_only_and_nothing_is_over_meanwhile() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
-    for secs in [0, 60, 120, 180] {
-        watch.read(&catalogue, &shows(SignState::Hot).unwrap(), at(secs));
-    }
+    watch.read(&catalogue, &shows(SignState::Hot).unwrap(), at(0));
+    watch.read(&catalogue, &shows(SignState::Hot).unwrap(), at(120));
     assert_eq!(
-        raised(&watch.read(&catalogue, &silent(ReadFailureKind::Lost), at(190))),
+        raised(&watch.read(&catalogue, &silent(ReadFailureKind::Lost), at(130))),
         ["lost"]
     );
     assert_eq!(
@@ -330,8 +328,7 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
     }
     alone.nvlinks_down.push(3);
     watch.read(&catalogue, &alone, at(180));
-    watch.read(&catalogue, &alone, at(240));
-    let changes = watch.read(&catalogue, &alone, at(300));
+    let changes = watch.read(&catalogue, &alone, at(240));
     assert!(
         matches!(&changes[..], [SignChange::Raised(sign)] if sign.evidence == "NVLink 3 is down"),
         "{changes:?}"
@@ -341,9 +338,8 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
     odd.nvlinks_down = vec![5];
     let mut watch = GpuWatch::default();
     watch.read(&catalogue, &odd, at(0));
-    watch.read(&catalogue, &odd, at(60));
     assert_eq!(
-        raised(&watch.read(&catalogue, &odd, at(120))),
+        raised(&watch.read(&catalogue, &odd, at(60))),
         ["nvlink-down"]
     );
 }
@@ -552,7 +548,7 @@ fn a_call_that_is_slow_once_is_no_sign_and_one_that_never_returns_is() {
     let slow = silent(ReadFailureKind::Hangs);
     let readings = [(healthy(), 2), (slow.clone(), 3), (healthy(), 2)];
     assert_eq!(raised_by(&mut GpuWatch::default(), &readings), [""; 0]);
-    let readings = [(healthy(), 2), (slow, 8)];
+    let readings = [(healthy(), 2), (slow, 7)];
     assert_eq!(raised_by(&mut GpuWatch::default(), &readings), ["hangs"]);
 }
 
@@ -564,11 +560,8 @@ fn a_clock_that_is_set_forward_makes_no_state_last() {
     assert_eq!(watch.read(&catalogue, &hot, at(0)), []);
     assert_eq!(watch.read(&catalogue, &hot, at(7200)), []);
     assert_eq!(watch.read(&catalogue, &hot, at(-7200)), [], "set back");
-    for secs in [-7140, -6600] {
-        let changes = watch.read(&catalogue, &hot, at(secs));
-        assert_eq!(changes, [], "set forward by less than a gap in the looks");
-    }
-    assert_eq!(raised(&watch.read(&catalogue, &hot, at(-6540))), ["hot"]);
+    assert_eq!(watch.read(&catalogue, &hot, at(-7100)), []);
+    assert_eq!(raised(&watch.read(&catalogue, &hot, at(-7080))), ["hot"]);
 }
 
 #[test]
