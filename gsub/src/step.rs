@@ -311,6 +311,7 @@ impl RunningStep {
         let mut gathering = StepGathering::new(&self.step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
         gathering.has_terminal = has_terminal;
+        gathering.whole_lines |= !args.unbuffered && !has_terminal && last_rank(&self.step) > 0;
         let outcome = gathering.run(&messages, &peers);
         drop(raw);
         let (used, left) = (gathering.used, gathering.left.take());

@@ -144,7 +144,7 @@ pub(crate) struct StepArgs {
     /// Name of the step, for listings; without it that of the command
     #[arg(short = 'J', long, value_name = "NAME")]
     pub job_name: Option<String>,
-    /// Print output as it comes, as always
+    /// Print output as it comes; without it the lines of several tasks come whole
     #[arg(short, long)]
     pub unbuffered: bool,
     /// Wait for nothing: what the step asks for it shares with the job's other steps

@@ -82,7 +82,9 @@ pub(crate) struct StepGathering<'a> {
     label: bool,
     /// Ranks that have not ended, by position of their node.
     running: BTreeMap<u32, BTreeSet<u32>>,
-    /// Begun lines of `--label`, by rank and stream.
+    /// Several tasks write to one place, so lines of theirs come whole.
+    pub whole_lines: bool,
+    /// Begun lines, by rank and stream.
     lines: BTreeMap<(u32, bool), Vec<u8>>,
     worst: u8,
     /// What the step used, on the nodes that have said so.
@@ -135,6 +137,7 @@ impl<'a> StepGathering<'a> {
             step,
             label,
             running,
+            whole_lines: label,
             lines,
             worst: 0,
             used,
@@ -203,7 +206,7 @@ impl<'a> StepGathering<'a> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        self.flush_lines()?;
+        self.flush_lines(None)?;
         self.await_use(messages);
         if self.worst == 0 && self.used.is_some_and(|used| used.oom_kills > 0) {
             self.worst = KILLED;
@@ -376,6 +379,7 @@ impl<'a> StepGathering<'a> {
                 bytes,
             } => self.print(rank, stream == StepStream::Stderr, &bytes),
             StepOutput::Ended { rank, exit, text } => {
+                self.flush_lines(Some(rank))?;
                 // To one that watches over a new connection it is told again.
                 let of_node = self.running.get_mut(&at);
                 if of_node.is_some_and(|ranks| ranks.remove(&rank)) {
@@ -446,10 +450,25 @@ impl<'a> StepGathering<'a> {
         if self.only[usize::from(stderr)].is_some_and(|only| only != rank) {
             return Ok(());
         }
-        if !self.label {
+        if !self.whole_lines {
             return Ok(self.files.write(rank, stderr, bytes)?);
         }
         let mut line = self.lines.remove(&(rank, stderr)).unwrap_or_default();
+        if !self.label {
+            line.extend_from_slice(bytes);
+            // A progress bar ends its lines by a carriage return.
+            let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+            let whole = match line.iter().rposition(is_end) {
+                Some(end) => end + 1,
+                None if line.len() >= MAX_LINE_BYTES => line.len(),
+                None => 0,
+            };
+            let begun = line.split_off(whole);
+            if !begun.is_empty() {
+                self.lines.insert((rank, stderr), begun);
+            }
+            return Ok(self.files.write(rank, stderr, &line)?);
+        }
         let mut text = Vec::new();
         for byte in bytes {
             line.push(*byte);
@@ -469,13 +488,22 @@ impl<'a> StepGathering<'a> {
         out.extend_from_slice(line);
     }
 
-    /// Last lines without an end.
-    fn flush_lines(&mut self) -> Result<(), Failure> {
-        for ((rank, stderr), mut line) in std::mem::take(&mut self.lines) {
-            line.push(b'\n');
+    /// Last lines without an end: of one task that has ended, or of all.
+    fn flush_lines(&mut self, of: Option<u32>) -> Result<(), Failure> {
+        let mut lines = std::mem::take(&mut self.lines);
+        let mut ended = lines.split_off(&(of.unwrap_or(0), false));
+        if let Some(rank) = of {
+            lines.append(&mut ended.split_off(&(rank.saturating_add(1), false)));
+            self.lines = lines;
+        }
+        for ((rank, stderr), mut line) in ended {
             let mut text = Vec::new();
-            self.labelled(rank, &line, &mut text);
-            self.files.write(rank, stderr, &text)?;
+            if self.label {
+                line.push(b'\n');
+                self.labelled(rank, &line, &mut text);
+                std::mem::swap(&mut line, &mut text);
+            }
+            self.files.write(rank, stderr, &line)?;
         }
         Ok(())
     }
@@ -660,5 +688,25 @@ pub(crate) mod tests {
         assert_eq!(out, b"2: text\n");
         gathering.print(1, false, b"no end yet").unwrap();
         assert_eq!(gathering.lines[&(1, false)], b"no end yet");
+    }
+
+    #[test]
+    fn lines_of_several_tasks_are_not_torn() {
+        let (step, dir) = (two_nodes(), tempfile::tempdir().unwrap());
+        let written = |label| {
+            let mut gathering = StepGathering::new(&step, label);
+            gathering.whole_lines = true;
+            let job = crate::step_output::StepJob::default();
+            gathering.files =
+                StepFiles::open(Some("out"), None, false, dir.path(), &job, &step).unwrap();
+            for (rank, text) in [(0, "a"), (1, "1\n2"), (0, "b\n"), (2, "50%\r7"), (0, "c")] {
+                gathering.print(rank, false, text.as_bytes()).unwrap();
+            }
+            gathering.flush_lines(Some(1)).unwrap();
+            gathering.flush_lines(None).unwrap();
+            std::fs::read_to_string(dir.path().join("out")).unwrap()
+        };
+        assert_eq!(written(false), "1\nab\n50%\r2c7");
+        assert_eq!(written(true), "1: 1\n0: ab\n1: 2\n0: c\n2: 50%\r7\n");
     }
 }
