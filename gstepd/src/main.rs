@@ -105,8 +105,8 @@ fn outcome(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // The parent process may be gone, and its pipe with it.
-            let _ = writeln!(io::stderr(), "gstepd: {e:#}");
+            // In one piece, as others write beside it. The parent process may be gone, and its pipe with it.
+            let _ = io::stderr().write_all(format!("gstepd: {e:#}\n").as_bytes());
             ExitCode::FAILURE
         }
     }
