@@ -14,7 +14,7 @@ pub struct ParallelSpec {
     /// None: as the site has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpi: Option<MpiType>,
-    /// Which ranks share a node, as [`process_mapping`] says it; for `pmi2` only.
+    /// Which ranks share a node, as [`process_mapping`] says it; for `pmi2` and `pmix`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub process_mapping: String,
 }
@@ -64,10 +64,16 @@ pub enum MpiType {
     None,
     /// PMI-1 and PMI-2, spoken by the job's supervisors: MPICH and its kin.
     Pmi2,
+    /// PMIx, by the libpmix of each node: Open MPI and others.
+    Pmix,
 }
 
 impl MpiType {
-    pub const WORDS: [(&'static str, Self); 2] = [("none", Self::None), ("pmi2", Self::Pmi2)];
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("none", Self::None),
+        ("pmi2", Self::Pmi2),
+        ("pmix", Self::Pmix),
+    ];
 
     /// # Errors
     /// The words that there are.
@@ -75,8 +81,8 @@ impl MpiType {
         let found = Self::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, known)| *known).ok_or_else(|| {
             format!(
-                "{text:?} is not offered. There is pmi2, for MPICH and its kin, and none: mpirun in the script starts other \
-                 libraries, or ranks join by SLURM_PROCID and MASTER_ADDR"
+                "{text:?} is not offered. There is pmi2, for MPICH and its kin, pmix, for Open MPI, and none: mpirun in the script \
+                 starts other libraries, or ranks join by SLURM_PROCID and MASTER_ADDR"
             )
         })
     }
@@ -86,12 +92,17 @@ impl MpiType {
 pub const MAX_KEY_SPACE_BYTES: usize = 64 << 20;
 /// Of a piece of them, on its way from node to node.
 pub const MAX_EXCHANGE_PIECE_BYTES: usize = 60 << 10;
+/// Of a mapping that is read.
+const MAX_RANKS: u32 = 1 << 20;
 /// Longest value of PMI.
-const MAX_MAPPING_BYTES: usize = 1024;
+pub const MAX_MAPPING_BYTES: usize = 1024;
 
-/// `(vector,(0,2,4))`: beginning with node 0, 2 nodes have the next 4 ranks each. Empty where that takes more than PMI has room
-/// for; MPICH then compares the names of the machines.
-pub fn process_mapping<'a>(ranks_of_nodes: impl Iterator<Item = &'a [u32]>) -> String {
+/// `(vector,(0,2,4))`: beginning with node 0, 2 nodes have the next 4 ranks each. Empty where that takes more than there is room for;
+/// MPICH then compares the names of the machines.
+pub fn process_mapping<'a>(
+    ranks_of_nodes: impl Iterator<Item = &'a [u32]>,
+    max_bytes: usize,
+) -> String {
     let mut nodes: Vec<(u32, u32)> = (0..)
         .zip(ranks_of_nodes)
         .flat_map(|(node, ranks)| ranks.iter().map(move |rank| (*rank, node)))
@@ -109,11 +120,31 @@ pub fn process_mapping<'a>(ranks_of_nodes: impl Iterator<Item = &'a [u32]>) -> S
     let mut text = "(vector".to_owned();
     for (first, many, each) in blocks {
         text.push_str(&format!(",({first},{many},{each})"));
-        if text.len() >= MAX_MAPPING_BYTES {
+        if text.len() >= max_bytes {
             return String::new();
         }
     }
     text + ")"
+}
+
+/// The ranks of each of so many nodes, as [`process_mapping`] said them; None: it did not.
+pub fn ranks_of_mapping(mapping: &str, nodes: usize) -> Option<Vec<Vec<u32>>> {
+    let blocks = mapping.strip_prefix("(vector,(")?.strip_suffix("))")?;
+    let mut ranks = vec![Vec::new(); nodes];
+    let mut next: u32 = 0;
+    for block in blocks.split("),(") {
+        let numbers: Result<Vec<u32>, _> = block.split(',').map(str::parse).collect();
+        let [first, many, each] = numbers.ok()?[..] else {
+            return None;
+        };
+        let (first, many) = (first as usize, many as usize);
+        for node in ranks.get_mut(first..first.checked_add(many)?)? {
+            let behind = next.checked_add(each).filter(|end| *end <= MAX_RANKS)?;
+            node.extend(next..behind);
+            next = behind;
+        }
+    }
+    Some(ranks)
 }
 
 /// Where the process with rank 0 of JAX listens, whole and its port alone.
@@ -275,12 +306,28 @@ mod tests {
 
     #[test]
     fn a_mapping_says_which_ranks_share_a_node() {
-        let of = |nodes: &[&[u32]]| process_mapping(nodes.iter().copied());
+        let of = |nodes: &[&[u32]]| {
+            let mapping = process_mapping(nodes.iter().copied(), MAX_MAPPING_BYTES);
+            if !mapping.is_empty() {
+                assert_eq!(ranks_of_mapping(&mapping, nodes.len()).unwrap(), nodes);
+            }
+            mapping
+        };
         assert_eq!(of(&[&[0, 1], &[2, 3]]), "(vector,(0,2,2))");
         assert_eq!(of(&[&[0, 1, 2], &[3]]), "(vector,(0,1,3),(1,1,1))");
         assert_eq!(of(&[&[0, 2], &[1, 3]]), "(vector,(0,2,1),(0,2,1))");
         let (even, odd): (Vec<u32>, Vec<u32>) = (0..1000).partition(|rank| rank % 2 == 0);
         assert_eq!(of(&[&even, &odd]), "", "too long for a value");
+        let long = process_mapping([even.as_slice(), &odd].into_iter(), usize::MAX);
+        assert_eq!(ranks_of_mapping(&long, 2), Some(vec![even, odd]));
+        for wrong in [
+            "",
+            "(vector,(0,2))",
+            "(vector,(0,3,1))",
+            "(vector,(0,1,4000000000))",
+        ] {
+            assert_eq!(ranks_of_mapping(wrong, 2), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -67,6 +67,11 @@ pub enum StepOutput {
         is_last: bool,
         piece: Vec<u8>,
     },
+    /// For the server of the ranks of another node of the step, at this position.
+    Direct {
+        node: u32,
+        bytes: Vec<u8>,
+    },
     /// The step cannot go on because of this rank.
     Aborted {
         rank: u32,
@@ -104,6 +109,11 @@ pub enum StepInput {
     Fence {
         is_last: bool,
         piece: Vec<u8>,
+    },
+    /// From the server of the ranks of another node.
+    Direct {
+        node: u32,
+        bytes: Vec<u8>,
     },
     Unknown,
 }
@@ -164,6 +174,7 @@ impl StepOutput {
                 frame(b'L', &[&ranks])
             }
             Self::Fence { is_last, piece } => frame(b'P', &[&[u8::from(*is_last)], piece]),
+            Self::Direct { node, bytes } => frame(b'D', &[&node.to_be_bytes(), bytes]),
             Self::Aborted { rank, text } => frame(b'A', &[&number(rank), text.as_bytes()]),
             Self::Used { usage, text } => {
                 let numbers = [
@@ -202,6 +213,12 @@ impl StepOutput {
                 .map(|(is_last, piece)| Self::Fence {
                     is_last: *is_last != 0,
                     piece: piece.to_vec(),
+                })
+                .ok_or(bad)?,
+            b'D' => split_number(body)
+                .map(|(node, bytes)| Self::Direct {
+                    node,
+                    bytes: bytes.to_vec(),
                 })
                 .ok_or(bad)?,
             b'U' => Self::used(body).ok_or(bad)?,
@@ -297,6 +314,7 @@ impl StepInput {
             }
             Self::Meeting { address } => frame(b'M', &[address.as_bytes()]),
             Self::Fence { is_last, piece } => frame(b'P', &[&[u8::from(*is_last)], piece]),
+            Self::Direct { node, bytes } => frame(b'D', &[&node.to_be_bytes(), bytes]),
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -325,6 +343,13 @@ impl StepInput {
                 piece: piece.to_vec(),
             },
             (b'P', _) => return Err(bad),
+            (b'D', _) => {
+                let (node, bytes) = split_number(body).ok_or(bad)?;
+                Self::Direct {
+                    node,
+                    bytes: bytes.to_vec(),
+                }
+            }
             (b'I', _) => {
                 let (rank, bytes) = split_number(body).ok_or(bad)?;
                 Self::Stdin {
@@ -417,6 +442,10 @@ mod tests {
             StepOutput::Layout {
                 ranks: vec![0, 7, 65_535],
             },
+            StepOutput::Direct {
+                node: 1,
+                bytes: b"q".to_vec(),
+            },
             StepOutput::Fence {
                 is_last: true,
                 piece: b"\0\xff".to_vec(),
@@ -468,6 +497,10 @@ mod tests {
                 bytes: Vec::new(),
             },
             StepInput::Resize(size),
+            StepInput::Direct {
+                node: 0,
+                bytes: Vec::new(),
+            },
             StepInput::Fence {
                 is_last: false,
                 piece: b"a=b".to_vec(),

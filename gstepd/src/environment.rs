@@ -58,6 +58,14 @@ const OWN_NAMES: [&str; 24] = [
 /// What `pmi` tells a task.
 const PMI_NAMES: [&str; 4] = ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_JOBID"];
 
+/// How the name of a step begins in PMIx.
+pub const PMIX_SPACE: &str = "gpupool.";
+
+/// What the PMIx server of an outer step told its task; settings of the user's own stay.
+fn is_of_pmix_server(name: &str) -> bool {
+    name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_")
+}
+
 /// Environment of the batch script or command: `NAME=value` in the order of the names.
 pub fn batch(order: &LaunchOrder, setup: &RunSetup, started: Timestamp) -> Vec<String> {
     let mut env = Variables::inherited(&order.environment, setup);
@@ -146,10 +154,17 @@ impl Variables {
         let lines = || submission.iter().filter_map(|line| line.split_once('='));
         let known: BTreeMap<&str, &str> = lines().collect();
         let given = given_names(|name| known.get(name).copied());
+        let of_pmix = known.get("PMIX_NAMESPACE");
+        let is_in_pmix = of_pmix.is_some_and(|space| space.starts_with(PMIX_SPACE));
         for (name, value) in lines() {
             // A descriptor of an outer step's is not open here.
             let is_pmi = known.contains_key("PMI_FD") && PMI_NAMES.contains(&name);
-            if !name.is_empty() && !is_own(name) && !given.contains(&name) && !is_pmi {
+            if !name.is_empty()
+                && !is_own(name)
+                && !given.contains(&name)
+                && !is_pmi
+                && !(is_in_pmix && is_of_pmix_server(name))
+            {
                 env.set(name, value);
             }
         }

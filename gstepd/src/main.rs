@@ -53,6 +53,8 @@ const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --hook SPOOL/runs/RUN prolog|epilog
        gstepd --read-output | --forward | --sshd
        gstepd --container ORDER -- COMMAND   as the user
+       gstepd --pmix                         as the user
+       gstepd --pmix-rank FD PROGRAM -- COMMAND
        gstepd --container-create DIR         as the user
 Started by gpud, never by hand: see gpud(8).";
 
@@ -64,6 +66,12 @@ fn main() -> ExitCode {
         && dashes == "--"
     {
         return container::run(&order.to_string_lossy(), command);
+    }
+    if let [mode, fd, program, dashes, command @ ..] = &words[..]
+        && mode == "--pmix-rank"
+        && dashes == "--"
+    {
+        return pmi::become_program(fd, program, command);
     }
     let args: Vec<String> = words
         .iter()
@@ -84,6 +92,7 @@ fn main() -> ExitCode {
         }
         ["--forward"] => outcome(helper::forward()),
         ["--sshd"] => helper::sshd().unwrap_or_else(|e| outcome(Err(e))),
+        ["--pmix"] => outcome(pmi::serve()),
         ["--read-output"] => outcome(output_reader::serve()),
         ["--container-create", dir] => outcome(container::create(Path::new(dir))),
         ["--version"] => {

@@ -18,7 +18,7 @@ use nix::poll::PollFlags;
 use crate::attached_link::AttachedLink;
 use crate::job_processes::JobProcesses;
 use crate::life::BootMillis;
-use crate::pmi::PmiRanks;
+use crate::pmi::RankServer;
 use crate::rendezvous::MeetingPlace;
 use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
@@ -31,6 +31,8 @@ use crate::terminal::Terminal;
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
 /// What was killed at the end of a step, and sits in a system call so long, is the job's to end.
+/// A rank server has so long to say how the last tasks ended.
+const SETTLING_PATIENCE_SECS: u32 = 2;
 const ENDING_PATIENCE_SECS: u32 = 5;
 /// Ctrl-D.
 const END_OF_TRANSMISSION: u8 = 4;
@@ -63,7 +65,7 @@ struct Step {
     /// From the start of the tasks to their end.
     account: Option<StepAccount>,
     meeting: MeetingPlace,
-    pmi: Option<PmiRanks>,
+    pmi: Option<RankServer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -334,21 +336,7 @@ impl Step {
             let terminal = self.terminal.as_mut().filter(|_| task.has_terminal);
             task.forward(self.link.as_mut(), &mut self.watchers, terminal);
         }
-        match self.phase {
-            StepPhase::Condemned(at) if now >= at => {
-                self.signal(job, SIGKILL);
-                self.account.iter().for_each(StepAccount::kill);
-                self.phase = StepPhase::Killed;
-            }
-            StepPhase::Running | StepPhase::Condemned(_) | StepPhase::Killed
-                if self.tasks.iter().all(|task| task.told) =>
-            {
-                self.account.iter().for_each(StepAccount::kill);
-                self.phase = StepPhase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
-            }
-            StepPhase::Connecting(at) | StepPhase::Flushing(at) if now >= at => self.link = None,
-            _ => {}
-        }
+        self.pass_deadlines(job, now);
         let closed = self.close_account(job, now, notes);
         // What was just queued goes out now, not at the next event. Input may have come by either look.
         self.service_link(job, now);
@@ -365,6 +353,32 @@ impl Step {
             self.watchers.release(now >= at);
         }
         closed
+    }
+
+    /// What time, or the end of the last task, brings with it.
+    fn pass_deadlines(&mut self, job: &Job<'_>, now: BootMillis) {
+        let has_ended = self.tasks.iter().all(|task| task.told);
+        let is_settled =
+            self.pmi.as_ref().is_none_or(RankServer::is_settled) || self.phase == StepPhase::Killed;
+        match self.phase {
+            StepPhase::Condemned(at) if now >= at => {
+                self.signal(job, SIGKILL);
+                self.account.iter().for_each(StepAccount::kill);
+                self.phase = StepPhase::Killed;
+            }
+            // A server of its ranks that does not say how they ended is killed with the rest.
+            StepPhase::Running if has_ended && !is_settled => {
+                self.phase = StepPhase::Condemned(now.plus_secs(SETTLING_PATIENCE_SECS));
+            }
+            StepPhase::Running | StepPhase::Condemned(_) | StepPhase::Killed
+                if has_ended && is_settled =>
+            {
+                self.account.iter().for_each(StepAccount::kill);
+                self.phase = StepPhase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
+            }
+            StepPhase::Connecting(at) | StepPhase::Flushing(at) if now >= at => self.link = None,
+            _ => {}
+        }
     }
 
     /// Each time that the link takes all, there may be more to tell.
@@ -408,7 +422,7 @@ impl Step {
             Ok((account, note)) => {
                 notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
                 let account = self.account.insert(account);
-                self.pmi = PmiRanks::open(&self.order, job.order);
+                self.pmi = RankServer::open(&self.order, &job, account);
                 let (terminal, pmi) = (&mut self.terminal, &mut self.pmi);
                 locals
                     .map(|local| {
@@ -538,6 +552,10 @@ impl Step {
                     .pmi
                     .iter_mut()
                     .for_each(|pmi| pmi.exchanged(&piece, is_last)),
+                StepInput::Direct { node, bytes } => self
+                    .pmi
+                    .iter_mut()
+                    .for_each(|pmi| pmi.directed(node, &bytes)),
                 StepInput::Meeting { address } => self.meeting.told(&mut self.order, address),
                 StepInput::Unknown => {}
             }
@@ -589,7 +607,7 @@ impl Step {
         let of_link = self.link.iter().filter_map(StepLink::poll_fd);
         let mut fds: Vec<_> = of_link.chain(self.watchers.poll_fds()).collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
-        fds.extend(self.pmi.iter().flat_map(PmiRanks::poll_fds));
+        fds.extend(self.pmi.iter().flat_map(RankServer::poll_fds));
         for task in &self.tasks {
             fds.extend(task.poll_fds(readable));
             fds.extend(

@@ -23,7 +23,7 @@ use crate::container;
 use crate::environment;
 use crate::helper::HelperProgram;
 use crate::job_processes::JobProcesses;
-use crate::pmi::PmiRanks;
+use crate::pmi::{RankServer, wait_for_server};
 use crate::resource_limits::JobLimits;
 use crate::step_account::StepAccount;
 use crate::step_link::StepLink;
@@ -73,7 +73,7 @@ struct TaskEnds {
 pub struct TaskSockets<'a> {
     /// Of the first task.
     pub terminal: &'a mut Option<Terminal>,
-    pub pmi: &'a mut Option<PmiRanks>,
+    pub pmi: &'a mut Option<RankServer>,
 }
 
 impl Task {
@@ -310,6 +310,9 @@ fn spawn(
     if let Some(asked) = order.container.as_deref().or(container_of_job(job)) {
         let its = container::step_order(asked, job.setup, order);
         container::contain(&mut spec, its, &job.order.user.name).map_err(|e| node_failure(&e))?;
+    }
+    if let Some(end) = pmi.as_ref().filter(|end| end.waits) {
+        wait_for_server(&mut spec, end.fd.as_fd());
     }
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
     Ok((launching, ends))

@@ -193,6 +193,7 @@ impl HelperStep {
             | StepOutput::Meeting { .. }
             | StepOutput::Layout { .. }
             | StepOutput::Fence { .. }
+            | StepOutput::Direct { .. }
             | StepOutput::Aborted { .. }
             | StepOutput::Unknown => {}
         }

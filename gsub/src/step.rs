@@ -749,12 +749,12 @@ mod tests {
                 .text
                 .starts_with("--multi-prog: cannot read /nosuch: ")
         );
-        let refused = StepArgs::try_parse_from(["grun", "--mpi=pmix", "true"])
+        let refused = StepArgs::try_parse_from(["grun", "--mpi=openmpi", "true"])
             .err()
             .unwrap()
             .to_string();
         assert!(
-            refused.contains("\"pmix\" is not offered. There is pmi2"),
+            refused.contains("\"openmpi\" is not offered. There is pmi2"),
             "{refused}"
         );
         assert!(StepArgs::try_parse_from(["grun", "--jobid", "x", "true"]).is_err());

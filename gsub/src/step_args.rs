@@ -28,7 +28,7 @@ Inside a job script:
   grun -N1 -n1 -w node2 ./head &  one task on this node of the job
   grun -N2 --ntasks-per-node 1 sh -c 'torchrun --nnodes $SLURM_NNODES --node-rank $NODE_RANK \
       --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node 8 train.py'
-  grun --mpi=pmi2 -n 64 ./solver  ranks of MPICH; when one dies the step ends
+  grun --mpi=pmi2 -n 64 ./solver  ranks of MPICH (Open MPI: pmix); when one dies the step ends
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
   grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master
@@ -171,7 +171,7 @@ pub(crate) struct StepArgs {
     /// Be the ProxyCommand of ssh for a job: gpupool-17. See gadm ssh-config
     #[arg(long, value_name = "HOST", conflicts_with_all = ["command", "jobid", "pty", "reattach", "forward"])]
     pub ssh: Option<String>,
-    /// How MPI ranks find each other: pmi2, for MPICH and its kin; none, for mpirun in the script; list says which there are
+    /// How MPI ranks find each other: pmi2, for MPICH and its kin; pmix, for Open MPI; none, for mpirun in the script; list says which there are
     #[arg(long, value_name = "TYPE", value_parser = step_mpi::parse)]
     pub mpi: Option<MpiWord>,
     /// For which framework the tasks have variables beside SLURM_*: torch (MASTER_ADDR, MASTER_PORT, RANK and the like), jax or none

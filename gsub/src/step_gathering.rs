@@ -173,6 +173,9 @@ impl<'a> StepGathering<'a> {
                 Ok(Message::From(at, StepOutput::Fence { is_last, piece })) => {
                     self.pass_fence(at, piece, is_last, peers);
                 }
+                Ok(Message::From(at, StepOutput::Direct { node, bytes })) => {
+                    pass_direct(at, node, bytes, peers);
+                }
                 Ok(Message::From(at, StepOutput::Aborted { rank, text })) => {
                     self.worst = self.worst.max(1);
                     let why = format!("task {rank} on {}: {text}", self.name(at));
@@ -408,6 +411,7 @@ impl<'a> StepGathering<'a> {
             StepOutput::Hello { .. }
             | StepOutput::Meeting { .. }
             | StepOutput::Fence { .. }
+            | StepOutput::Direct { .. }
             | StepOutput::Aborted { .. }
             | StepOutput::Started { .. }
             | StepOutput::Taken { .. }
@@ -507,6 +511,12 @@ impl<'a> StepGathering<'a> {
         }
         Ok(())
     }
+}
+
+/// From the rank server of one node to that of another.
+fn pass_direct(from: u32, to: u32, bytes: Vec<u8>, peers: &Peers) {
+    let direct = StepInput::Direct { node: from, bytes };
+    peers.get(&to).iter().for_each(|peer| peer.send(&direct));
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use gcli::Failure;
 use gmodel::parallel::{MAX_KEY_SPACE_BYTES, MpiType};
 use gmodel::supervise::StepInput;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// As srun's own variable.
 const MPI_TYPE: &str = "SLURM_MPI_TYPE";
@@ -29,11 +30,26 @@ pub(crate) fn asks_for_list(options: &[String]) -> bool {
     options.iter().any(|word| word == "--mpi=list") || options.windows(2).any(is_pair)
 }
 
+/// Where distributions have libpmix.
+const LIBRARY_DIRS: [&str; 4] = ["/usr/lib64", "/usr/lib", "/lib64", "/usr/local/lib"];
+
+/// Of PMIx only where this machine has its library, as the nodes probably do.
 pub(crate) fn print_list() {
     println!("MPI plugin types are...");
-    for (word, _) in MpiType::WORDS {
-        println!("\t{word}");
+    for (word, known) in MpiType::WORDS {
+        if known != MpiType::Pmix || has_libpmix() {
+            println!("\t{word}");
+        }
     }
+}
+
+fn has_libpmix() -> bool {
+    let of_debian = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let mut dirs = LIBRARY_DIRS
+        .iter()
+        .map(Path::new)
+        .chain([Path::new(&of_debian)]);
+    dirs.any(|dir| dir.join("libpmix.so.2").exists())
 }
 
 /// As the command line or the environment has it; none: as the site has it.

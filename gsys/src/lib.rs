@@ -17,6 +17,7 @@ pub mod mount;
 pub mod nvml;
 pub mod pam;
 pub mod peer;
+pub mod pmix;
 pub mod process;
 pub mod removal;
 pub mod small_file;

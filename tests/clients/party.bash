@@ -2,6 +2,7 @@
 # Owns the working directory, the pool, the packages and their removal at the end.
 set -euo pipefail
 programs=${1:?the directory of programs}
+here=$(realpath "$(dirname "$0")")
 work=$(mktemp -d /var/tmp/gpupool-client.XXXXXX)
 chmod 755 "$work"
 pool=$work/pool

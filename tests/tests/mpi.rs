@@ -1,5 +1,6 @@
 //! `grun --mpi=pmi2` over two nodes, with ranks that speak PMI-1 in a few lines of bash: what they exchange, and how a step ends when
-//! one of them dies or misbehaves. Real MPICH is a party of `make clients`.
+//! one of them dies or misbehaves. `--mpi=pmix` as far as it goes without a program of MPI. Real MPICH and Open MPI are parties of
+//! `make clients`.
 
 use gmodel::JobState::Completed;
 use gpupool_tests::pool::{CommandOutput, Pool, programs};
@@ -114,8 +115,45 @@ fn spawning_and_unknown_kinds_of_mpi_are_refused() {
     pool.run("grun", &["--mpi=openmpi", "true"])
         .fails_with(2, "\"openmpi\" is not offered. There is pmi2");
     let list = pool.run("grun", &["--mpi=list"]);
+    let known = "MPI plugin types are...\n\tnone\n\tpmi2\n";
+    assert_eq!(list.code, 0);
+    assert!(
+        [known, &format!("{known}\tpmix\n")].contains(&list.out.as_str()),
+        "{list:?}"
+    );
+}
+
+#[test]
+fn pmix_names_each_rank_or_the_package_that_is_missing() {
+    let Some(pool) = pool_with_ranks() else {
+        return;
+    };
+    let has_library = pool.run("grun", &["--mpi=list"]).out.contains("pmix");
+    let name = "echo $PMIX_RANK of ${PMIX_NAMESPACE#gpupool.*.} on $PMIX_HOSTNAME";
+    let words = ["-N2", "-n4", "-c1", "--mpi=pmix", "sh", "-c", name];
+    let said = pool.run("grun", &words);
+    if !has_library {
+        said.fails_with(
+            143,
+            "libpmix.so.2 is missing there. Its package is libpmix2",
+        );
+        return;
+    }
+    let named = "0 of 0 on node1\n1 of 0 on node1\n2 of 0 on node2\n3 of 0 on node2";
     assert_eq!(
-        (list.code, list.out.as_str()),
-        (0, "MPI plugin types are...\n\tnone\n\tpmi2\n")
+        (said.code, sorted(&said.out).as_str()),
+        (0, named),
+        "{said:?}"
+    );
+    // Its server is the user's own process, and no rank goes on without it.
+    let kill = "sleep 1; for one in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$one/cmdline)\" != 'gstepd --pmix ' ] \
+                || [ \"$(cat $one/cgroup)\" != \"$(cat /proc/self/cgroup)\" ] || kill -9 ${one#/proc/}; done; sleep 1000";
+    let said = pool.run(
+        "grun",
+        &["-N2", "-n4", "-c1", "--mpi=pmix", "sh", "-c", kill],
+    );
+    said.fails_with(
+        143,
+        "the PMIx server of its node has ended: ending task 0, 1, 2, 3",
     );
 }

@@ -19,7 +19,7 @@ mod set_up;
 mod store;
 
 pub use join::run;
-pub use order::{contain, contain_batch, step_order};
+pub use order::{contain, contain_batch, step_order, user_dir};
 pub use set_up::create;
 
 use std::fmt;

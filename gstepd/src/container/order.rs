@@ -104,7 +104,7 @@ pub fn contain(
 }
 
 /// A directory that is the user's alone, in one of root's where the user cannot make any.
-fn user_dir(dir: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
+pub fn user_dir(dir: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(e)
             if e.kind() == std::io::ErrorKind::AlreadyExists

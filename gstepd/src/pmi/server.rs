@@ -13,6 +13,9 @@ use super::wire::{PmiAnswer, PmiRequest, PmiVersion};
 /// As MPICH and its clients have them.
 const MAX_KEY_BYTES: usize = 64;
 const MAX_VALUE_BYTES: usize = 1024;
+/// What MPI_Comm_spawn is told.
+pub const SPAWN_REFUSED: &str = "MPI_Comm_spawn is not offered: a step keeps the ranks that it began with. Start all of them at once, \
+                                 with -n, or others by a grun of their own";
 const MAPPING_KEY: &str = "PMI_process_mapping";
 
 /// What follows from a request, for the rank at this position among those of the node.
@@ -395,9 +398,7 @@ impl PmiServer {
     }
 
     fn refuse_spawn(&self, local: usize, answer: PmiAnswer) -> Vec<PmiEffect> {
-        let text = "MPI_Comm_spawn is not offered: a step keeps the ranks that it began with. Start all of them at once, with -n, or \
-                    others by a grun of their own"
-            .to_owned();
+        let text = SPAWN_REFUSED.to_owned();
         let bytes = answer.bytes();
         vec![
             PmiEffect::Tell { local, text },

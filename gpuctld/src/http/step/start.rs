@@ -16,7 +16,7 @@ use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
 use gmodel::container::ContainerSpec;
 use gmodel::hostlist::Hostlist;
-use gmodel::parallel::{MpiType, ParallelSpec, process_mapping};
+use gmodel::parallel::{MAX_MAPPING_BYTES, MpiType, ParallelSpec, process_mapping};
 use gmodel::step_share::StepHold;
 use gmodel::supervise::{ProgramOfRanks, StepHelper, StepOrder};
 use gmodel::{ExitCode, RunId};
@@ -145,7 +145,8 @@ fn parallel(request: &StepRequest, default: MpiType, layout: &[StepNode]) -> Par
         mpi: Some(mpi),
         process_mapping: match mpi {
             MpiType::None => String::new(),
-            MpiType::Pmi2 => process_mapping(ranks()),
+            MpiType::Pmi2 => process_mapping(ranks(), MAX_MAPPING_BYTES),
+            MpiType::Pmix => process_mapping(ranks(), usize::MAX),
         },
     }
 }
