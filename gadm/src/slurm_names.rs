@@ -27,7 +27,7 @@ pub(crate) fn run(args: &NamesArgs) -> Outcome {
 }
 
 /// A link of each of Slurm's names to `gslurm` in the directory `programs`.
-fn link_all(dir: &Path, programs: &Path) -> Result<(), Failure> {
+pub(crate) fn link_all(dir: &Path, programs: &Path) -> Result<(), Failure> {
     let cannot = |what: &Path, error: &std::io::Error| {
         Failure::new(format_args!("cannot make {}: {error}", what.display()))
     };

@@ -57,6 +57,9 @@ pub struct RunSetup {
     /// Programs can be executed in `marks_dir`, and it is no disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub short_scripts_in_marks_dir: bool,
+    /// A directory that is last in the job's PATH: commands by Slurm's names.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub slurm_names: String,
     pub containers: ContainerPlaces,
     /// Service name of the PAM session; empty for none.
     pub pam_service: String,

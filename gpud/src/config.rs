@@ -55,6 +55,8 @@ pub struct Config {
     pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
     pub gpu_watch_secs: u32,
+    /// Links of Slurm's names, last in the PATH of jobs where the directory is there.
+    pub slurm_names: PathBuf,
     /// The kernel log that is read for Xids besides NVML; `None` where `nvml_lib` names a library.
     pub kernel_log: Option<PathBuf>,
     /// Declared, not found: counted by the scheduler and enforced as weights only.
@@ -146,7 +148,7 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 34] = [
     "controller",
     "state_dir",
     "spool_dir",
@@ -173,6 +175,7 @@ const KEYS: [&str; 33] = [
     "gpu_repair_pause_secs",
     "gpu_watch_secs",
     "kernel_log",
+    "slurm_names",
     "mps_control",
     "gcheck",
     "cuda_lib",
@@ -306,6 +309,7 @@ impl File<'_> {
                 .map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,
+            slurm_names: self.path("slurm_names", "/usr/lib/gpupool/slurm-names"),
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
             mem_bytes: self.number("mem_bytes", i64::MAX as u64),
             cpu_binding,

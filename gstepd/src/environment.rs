@@ -190,6 +190,15 @@ impl Variables {
         }
     }
 
+    /// Puts a directory last in PATH, unless it is empty or there already.
+    fn append_to_path(&mut self, dir: &str) {
+        let path = self.0.entry("PATH".to_owned()).or_default();
+        // An empty PATH is the user's word: nothing but what is here.
+        if !dir.is_empty() && !path.is_empty() && path.split(':').all(|one| one != dir) {
+            *path = format!("{path}:{dir}");
+        }
+    }
+
     /// `SLURM_<word>` and `GSUB_<word>`.
     fn slurm(&mut self, word: &str, value: impl ToString) {
         let value = value.to_string();
@@ -226,6 +235,7 @@ fn user_variables(env: &mut Variables, setup: &RunSetup, order: &LaunchOrder) {
     env.set_if_absent("HOME", &setup.home);
     env.set_if_absent("SHELL", &setup.shell);
     env.set_if_absent("PATH", DEFAULT_PATH);
+    env.append_to_path(&setup.slurm_names);
     // The shell that submitted stood elsewhere.
     env.0.remove("OLDPWD");
     env.set("PWD", &order.work_dir);

@@ -178,3 +178,18 @@ fn a_job_runs_as_the_group_it_was_submitted_as_or_is_refused() {
     pool.wait_state(own.id(), Completed);
     assert_eq!(pool.file("group"), format!("{}\n", pool.person().gid));
 }
+
+#[test]
+fn a_job_finds_slurms_names_behind_all_of_its_path() {
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    pool.write(
+        "job.sh",
+        "#!/bin/bash\n#SBATCH -t 5 -o said -n2\nsrun echo by srun\nsqueue -h -j $SLURM_JOB_ID -o %T\n",
+    );
+    let id = pool.run("gsub", &["job.sh"]).id();
+    pool.wait_state(id, Completed);
+    let said = pool.file("said");
+    assert_eq!(said, "by srun\nby srun\nRUNNING\n");
+}

@@ -3,6 +3,7 @@
 use super::daemon;
 use super::down;
 use super::layout::{HOLLOW, Record, Sandbox, make_dir, make_open_dir, run_dir, tag_of};
+use crate::slurm_names;
 use anyhow::{Context, bail};
 use gsys::device_fence::DeviceNumber;
 use gsys::device_node::{make_char_device, unused_major};
@@ -312,6 +313,18 @@ fn write_controller(sandbox: &Sandbox) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// For jobs on the nodes; a build of some programs only has no links.
+fn link_slurm_names(sandbox: &Sandbox) -> anyhow::Result<PathBuf> {
+    let (links, programs) = (
+        sandbox.run_dir().join("slurm-names"),
+        &sandbox.record.programs,
+    );
+    if programs.join("gslurm").exists() {
+        slurm_names::link_all(&links, programs).map_err(|failure| anyhow::anyhow!(failure.text))?;
+    }
+    Ok(links)
+}
+
 fn write_node(
     sandbox: &Sandbox,
     name: &str,
@@ -345,6 +358,8 @@ fn write_node(
             "none"
         },
     );
+    let links = link_slurm_names(sandbox)?;
+    let _ = writeln!(text, "slurm_names = {}", toml_text(&links));
     match gpus {
         Some(REAL) => {}
         Some(gpus) => {

@@ -2,7 +2,7 @@
 //! start. Blocking; a failure names the user or the node as its cause. Cleaning up is `clean`'s work.
 
 use crate::clock::wall_clock;
-use crate::config::Isolation;
+use crate::config::{Config, Isolation};
 use crate::gpu::fence::fence_rules;
 use crate::gpu::imex::{self, Channel};
 use crate::gpu::mig::{self, GrantedGpu};
@@ -343,6 +343,7 @@ fn setup(
         private_shm: String::new(),
         marks_dir: site.config.marks_dir().display().to_string(),
         short_scripts_in_marks_dir: site.short_scripts_in_marks_dir,
+        slurm_names: slurm_names(&site.config),
         containers: ContainerPlaces {
             boxes: site.spool.boxes_dir(run).display().to_string(),
             images: site.spool.images_dir(user.uid).display().to_string(),
@@ -356,6 +357,15 @@ fn setup(
             ports: site.config.rendezvous_ports,
             ..MeetingSetup::default()
         },
+    }
+}
+
+/// Empty where the directory is not there.
+fn slurm_names(config: &Config) -> String {
+    let dir = &config.slurm_names;
+    match dir.is_dir() {
+        true => dir.display().to_string(),
+        false => String::new(),
     }
 }
 

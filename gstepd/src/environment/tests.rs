@@ -480,3 +480,22 @@ fn ranks_meet_at_the_steps_port_and_keep_what_the_user_said() {
     step.parallel.rendezvous = Rendezvous::Torch;
     assert_eq!(seen(&step, &free), "- - 3 4 1 2 1 - -");
 }
+
+#[test]
+fn slurms_names_are_last_in_the_path_once() {
+    let (mut order, mut setup) = golden_job();
+    setup.slurm_names = "/run/names".to_owned();
+    for (given, seen) in [
+        ("PATH=/opt/bin:/bin", "/opt/bin:/bin:/run/names"),
+        ("PATH=/run/names:/bin", "/run/names:/bin"),
+        ("PATH=", ""),
+    ] {
+        order.environment = vec![given.to_owned()];
+        let env = batch(&order, &setup, STARTED);
+        assert_eq!(value(&env, "PATH"), Some(seen));
+    }
+    setup.slurm_names.clear();
+    order.environment = vec!["PATH=/bin".to_owned()];
+    let env = batch(&order, &setup, STARTED);
+    assert_eq!(value(&env, "PATH"), Some("/bin"));
+}
