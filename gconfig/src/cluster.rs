@@ -8,10 +8,11 @@ use crate::section::Section;
 use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNodePolicy, Privacy};
 use gmodel::job::VisibleDevices;
+use gmodel::job_output::{JobOutput, MAX_BYTES, OutputPlace};
 use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 44] = [
+pub const KEYS: [&str; 48] = [
     "cluster",
     "state_dir",
     "socket",
@@ -21,6 +22,10 @@ pub const KEYS: [&str; 44] = [
     "node_cert_days",
     "keep_scripts_days",
     "keep_jobs_days",
+    "keep_output_days",
+    "keep_output_max",
+    "output",
+    "output_max",
     "trace",
     "operators",
     "privacy",
@@ -108,6 +113,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         mpi_default: section
             .word("mpi_default", &MpiType::WORDS, errors)
             .unwrap_or_default(),
+        output: job_output(section, errors),
         operators: section
             .user_names("operators", errors)
             .into_iter()
@@ -126,6 +132,18 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         mig_recut_secs,
         diagnostics: crate::diagnostics::read(section, errors),
         ..default
+    }
+}
+
+fn job_output(section: &Section, errors: &mut Errors) -> JobOutput {
+    let default = JobOutput::default();
+    JobOutput {
+        place: section
+            .word("output", &OutputPlace::WORDS, errors)
+            .unwrap_or_default(),
+        max_bytes: section
+            .size_within("output_max", MAX_BYTES, errors)
+            .unwrap_or(default.max_bytes),
     }
 }
 

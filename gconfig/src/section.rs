@@ -9,7 +9,7 @@ use gmodel::duration::TimeLimit;
 use gmodel::gpu_amounts::milli_text;
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
-use gmodel::size::parse_bytes;
+use gmodel::size::{exact_size, parse_bytes};
 use gmodel::suggest::closest;
 use gmodel::{TimeZone, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,6 +230,27 @@ impl<'a> Section<'a> {
         let value = self.value(key)?;
         let text = self.text_or_number(value, key, "a size as \"80G\"", errors)?;
         self.parsed(value, parse_bytes(&text), key, errors)
+    }
+
+    /// As [`Self::size`], within bounds.
+    pub fn size_within(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<u64>,
+        errors: &mut Errors,
+    ) -> Option<u64> {
+        let bytes = self.size(key, errors)?;
+        if bounds.contains(&bytes) {
+            return Some(bytes);
+        }
+        let (least, most) = (exact_size(*bounds.start()), exact_size(*bounds.end()));
+        errors.add(
+            self.source,
+            self.span(key),
+            format!("{key} = {} is out of bounds", exact_size(bytes)),
+            format!("{least} to {most}"),
+        );
+        None
     }
 
     /// A time in Slurm's forms; `Some(None)` is no limit.

@@ -4,6 +4,7 @@ use crate::expected_hardware::ExpectedHardware;
 use crate::gpu_check::Diagnostics;
 use crate::hostlist::Hostlist;
 use crate::job::VisibleDevices;
+use crate::job_output::JobOutput;
 use crate::parallel::MpiType;
 pub use crate::partition::{
     GpuSharing, MigCuts, NodeSelection, Partition, PartitionState, SubmitFromJobs,
@@ -42,6 +43,9 @@ pub struct ClusterConfig {
     /// Of steps that name none.
     #[serde(default)]
     pub mpi_default: MpiType,
+    /// Where outputs of scripts go.
+    #[serde(default)]
+    pub output: JobOutput,
     /// Cancels a job when its dependency can never be met, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
     /// What recurring windows and the periods of budgets are counted in.
@@ -85,6 +89,7 @@ impl Default for ClusterConfig {
             allow_root_jobs: false,
             visible_devices: VisibleDevices::Index,
             mpi_default: MpiType::None,
+            output: JobOutput::default(),
             kill_invalid_depend: false,
             time_zone: Arc::default(),
             operators: Vec::new(),

@@ -8,6 +8,7 @@ use crate::container::ContainerSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{Fence, JobId, RunId};
 use crate::job::{MemRequest, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
+use crate::job_output::JobOutput;
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,9 @@ pub struct LaunchOrder {
     /// Empty: with stdout.
     pub stderr: String,
     pub stdin: String,
+    /// Whether its output goes to the spool; a controller of an earlier release knows no spool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<JobOutput>,
     pub open_mode: Option<OpenMode>,
     pub umask: u32,
     /// Soft limits for the job's processes; above the node's hard ones they are cut.

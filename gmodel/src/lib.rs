@@ -31,6 +31,7 @@ pub mod ids;
 pub mod job;
 pub mod job_environment;
 pub mod job_key;
+pub mod job_output;
 pub mod launch_order;
 pub mod licence;
 pub mod mig;

@@ -19,11 +19,34 @@ pub const PIECE_BYTES: usize = 64 << 10;
 /// The longest frame, without its length.
 const MAX_FRAME_BYTES: usize = 1 + PIECE_BYTES;
 
+/// How far back lines are counted.
+const MAX_TAIL_BYTES: u64 = 256 << 20;
+
 /// Tells a file from another one that has its path now. Written `DEVICE.INODE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     pub device: u64,
     pub inode: u64,
+}
+
+impl FileIdentity {
+    /// No device has this number.
+    const SPOOLED: u64 = u64::MAX;
+
+    /// Names the output of an attempt of a job, wherever it is kept.
+    pub fn of_attempt(attempt: u32) -> Self {
+        Self {
+            device: Self::SPOOLED,
+            inode: attempt.into(),
+        }
+    }
+
+    /// Where it names such an output.
+    pub fn attempt(self) -> Option<u32> {
+        (self.device == Self::SPOOLED)
+            .then(|| u32::try_from(self.inode).ok())
+            .flatten()
+    }
 }
 
 /// What of a file is to be read.
@@ -32,6 +55,12 @@ pub struct FileIdentity {
 pub struct OutputOrder {
     /// Absolute, as [`crate::byte_text`].
     pub path: String,
+    /// Of a run whose output is in the spool: the file of its errors.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stderr: bool,
+    /// `path` is the spool's file of this attempt, whose name may go while it is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The client has the bytes of this file up to the position. `None`: it has nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FileIdentity>,
@@ -121,6 +150,39 @@ impl OutputFrame {
         };
         Ok(Some((frame, 4 + length)))
     }
+}
+
+/// Where the last lines of a file of `end` bytes begin. `read_at` fills a piece from a position.
+///
+/// # Errors
+/// Those of `read_at`.
+pub fn tail_position<E>(
+    end: u64,
+    lines: u64,
+    mut read_at: impl FnMut(&mut [u8], u64) -> Result<(), E>,
+) -> Result<u64, E> {
+    let floor = end.saturating_sub(MAX_TAIL_BYTES);
+    let (mut at, mut missing) = (end, lines);
+    let mut piece = vec![0; PIECE_BYTES];
+    if lines == 0 {
+        return Ok(end);
+    }
+    while at > floor {
+        let count = (at - floor).min(PIECE_BYTES as u64) as usize;
+        read_at(&mut piece[..count], at - count as u64)?;
+        for place in (0..count).rev() {
+            let position = at - count as u64 + place as u64 + 1;
+            // The line end that closes the file begins no line.
+            if piece[place] == b'\n' && position < end {
+                missing -= 1;
+                if missing == 0 {
+                    return Ok(position);
+                }
+            }
+        }
+        at -= count as u64;
+    }
+    Ok(floor)
 }
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {

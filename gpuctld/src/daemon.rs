@@ -41,6 +41,8 @@ pub const EXIT_DATABASE: u8 = 74;
 const EXIT_BUG: u8 = 255;
 /// Answers under way have this long when we stop; long polls are cut.
 const GRACE: Duration = Duration::from_secs(3);
+/// Between looks at the age of kept outputs.
+const PRUNE_OUTPUTS_EVERY: Duration = Duration::from_secs(3600);
 /// Threads for sockets: the work is in the core thread.
 const SOCKET_THREADS: usize = 4;
 
@@ -280,17 +282,29 @@ fn start_tasks(
     core: &CoreHandle,
     app: &Arc<App>,
     stopping: &watch::Receiver<bool>,
-) -> [tokio::task::JoinHandle<()>; 3] {
+) -> [tokio::task::JoinHandle<()>; 4] {
     let (fences, warnings) = (
         site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()),
         site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()),
     );
     let attendance = attendance::run(core.clone(), app.attendance().clone(), stopping.clone());
+    let outputs = prune_outputs(app.clone(), stopping.clone());
     [
+        tokio::spawn(outputs),
         tokio::spawn(fences),
         tokio::spawn(warnings),
         tokio::spawn(attendance),
     ]
+}
+
+async fn prune_outputs(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
+    loop {
+        app.prune_outputs().await;
+        tokio::select! {
+            _ = stopping.changed() => return,
+            () = tokio::time::sleep(PRUNE_OUTPUTS_EVERY) => {}
+        }
+    }
 }
 
 struct Signals {

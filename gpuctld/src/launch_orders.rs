@@ -154,6 +154,7 @@ pub(crate) fn order_without_texts(
         epilog: partition.epilog,
         scrub_gpus: partition.gpu_scrub,
         allow_root: config.allow_root_jobs,
+        output: Some(config.output),
         restarts: state.jobs.get(run.id.job).map(gcore::ctl::Job::restarts),
         made_at: state.newest_fence(),
         ..LaunchOrder::default()

@@ -13,6 +13,7 @@ mod hex;
 mod histogram;
 mod http;
 mod idle_program;
+mod kept_outputs;
 mod launch_orders;
 mod launch_texts;
 mod listen;

@@ -28,14 +28,14 @@ use gpu::check_book::GpuChecks;
 use gpu::{catalogue, health, order, share, table, watch, watch_thread};
 use hollow::HollowOptions;
 use input::DaemonInput;
-use run::{fence_audit, stand_by};
+use run::{fence_audit, output_keeper, stand_by};
 use site::Site;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// How often the room in the spool is looked at.
 const SHORTAGE_EVERY: Duration = Duration::from_secs(10);
@@ -294,6 +294,7 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
     tokio::spawn(forward::serve(listener, to.clone()));
     tokio::spawn(link::keep(to.clone(), inputs.clone()));
     tokio::spawn(identity::keep_fresh(to.controller, to.state_dir));
+    tokio::spawn(output_keeper::keep(Arc::clone(&site)));
     tokio::spawn(fence_audit::keep(site, inputs.clone()));
     tokio::spawn(look_at_the_spool(inputs));
     // Without systemd there is no socket, and the error says nothing.
@@ -398,6 +399,7 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
         checks: GpuChecks::default(),
         scrub_tries: Mutex::default(),
         hung: Mutex::default(),
+        outputs: Notify::new(),
         stand_by,
         unfit,
         address: OnceLock::new(),

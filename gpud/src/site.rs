@@ -18,6 +18,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
+use tokio::sync::Notify;
 
 /// One node daemon.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Site {
     pub scrub_tries: Mutex<BTreeMap<String, Option<Instant>>>,
     /// Runs with processes that do not die, and the text about these.
     pub hung: Mutex<BTreeMap<RunId, String>>,
+    /// Told when a run has ended, whose output may be in the spool.
+    pub outputs: Notify,
     /// Where supervisors come from.
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.

@@ -48,7 +48,7 @@ pub(crate) fn print(client: &mut Client, choice: OutputChoice<'_>) -> Outcome {
         out: stdout()?,
     };
     loop {
-        if job.state == JobState::Pending {
+        if job.state == JobState::Pending && (reading.choice.follow || job.attempts == 0) {
             reading.wait_for_start(&job)?;
         } else {
             let follow = reading.choice.follow && !job.state.is_final();
@@ -57,7 +57,8 @@ pub(crate) fn print(client: &mut Client, choice: OutputChoice<'_>) -> Outcome {
                     return Err(never_written(&job, reading.choice.stderr));
                 }
                 Ok(()) if !follow => return Ok(0),
-                Ok(()) => {}
+                // The output is at its end, and the job's end is on its way.
+                Ok(()) => std::thread::sleep(RETRY_PAUSE),
                 Err(ReadError::Lost(text)) => reading.bear(&text)?,
                 Err(ReadError::Failed(failure)) => return Err(failure),
             }

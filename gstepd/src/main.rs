@@ -16,6 +16,7 @@ mod life;
 mod login_environment;
 mod mark_socket;
 mod output_reader;
+mod output_spool;
 mod pam_session;
 mod pmi;
 mod record;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use gmodel::output_stream::{FileIdentity, OutputFrame, OutputOrder, PIECE_BYTES};
+use gmodel::output_stream::{self, FileIdentity, OutputFrame, OutputOrder, PIECE_BYTES};
 use gmodel::supervise::OUTPUT_ORDER_VARIABLE;
 use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,8 +21,6 @@ use crate::batch::os_string;
 
 /// Pause between looks at a file that is followed.
 const LOOK: Duration = Duration::from_millis(100);
-/// How far back lines are counted.
-const MAX_TAIL_BYTES: u64 = 256 << 20;
 
 /// Reads what the order in the environment asks for.
 pub fn serve() -> anyhow::Result<()> {
@@ -93,12 +91,15 @@ impl OutputReader {
 
     /// Sends what is new.
     fn look(&mut self) -> Result<Look, LookError> {
-        let Some(named) = self.named_file()? else {
-            return Ok(Look::Missing);
-        };
-        let is_same = |open: &OpenFile| open.identity == identity(&named);
-        if !self.file.as_ref().is_some_and(is_same) {
-            self.open()?;
+        // An output in the spool has one file, which may lose its name while it is read.
+        if self.order.attempt.is_none() || self.file.is_none() {
+            let Some(named) = self.named_file()? else {
+                return Ok(Look::Missing);
+            };
+            let named = self.identity(&named);
+            if self.file.as_ref().is_none_or(|open| open.identity != named) {
+                self.open()?;
+            }
         }
         let Some(open) = &mut self.file else {
             return Ok(Look::Missing);
@@ -149,7 +150,7 @@ impl OutputReader {
         };
         let is_first = self.file.is_none();
         let found = file.metadata().map_err(LookError::File)?;
-        let identity = identity(&found);
+        let identity = self.identity(&found);
         let position = match (self.order.file, self.order.tail_lines) {
             (Some(had), _) if is_first && had == identity && self.order.position <= found.len() => {
                 self.order.position
@@ -171,6 +172,12 @@ impl OutputReader {
         self.send(&begun).map_err(LookError::Stream)
     }
 
+    fn identity(&self, file: &fs::Metadata) -> FileIdentity {
+        let (device, inode) = (file.dev(), file.ino());
+        let named = FileIdentity { device, inode };
+        self.order.attempt.map_or(named, FileIdentity::of_attempt)
+    }
+
     fn send(&mut self, frame: &OutputFrame) -> io::Result<()> {
         self.stream.write_all(&frame.bytes())
     }
@@ -184,13 +191,6 @@ impl OutputReader {
             Ok(_) => Ok(self.stream.read(&mut [0; 64])? == 0),
             Err(e) => Err(e.into()),
         }
-    }
-}
-
-fn identity(file: &fs::Metadata) -> FileIdentity {
-    FileIdentity {
-        device: file.dev(),
-        inode: file.ino(),
     }
 }
 
@@ -209,31 +209,9 @@ fn open_regular(path: &Path) -> io::Result<File> {
     File::open(Path::new("/proc/self/fd").join(found.as_raw_fd().to_string()))
 }
 
-/// Where the last lines begin.
 fn tail_position(mut file: &File, lines: u64) -> io::Result<u64> {
     let end = file.seek(SeekFrom::End(0))?;
-    let floor = end.saturating_sub(MAX_TAIL_BYTES);
-    let (mut at, mut missing) = (end, lines);
-    let mut piece = vec![0; PIECE_BYTES];
-    if lines == 0 {
-        return Ok(end);
-    }
-    while at > floor {
-        let count = (at - floor).min(PIECE_BYTES as u64) as usize;
-        file.read_exact_at(&mut piece[..count], at - count as u64)?;
-        for place in (0..count).rev() {
-            let position = at - count as u64 + place as u64 + 1;
-            // The line end that closes the file begins no line.
-            if piece[place] == b'\n' && position < end {
-                missing -= 1;
-                if missing == 0 {
-                    return Ok(position);
-                }
-            }
-        }
-        at -= count as u64;
-    }
-    Ok(floor)
+    output_stream::tail_position(end, lines, |piece, at| file.read_exact_at(piece, at))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, anyhow, bail};
 use gmodel::Timestamp;
+use gmodel::job_output::OUTPUTS_DIR;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::RunSetup;
 use nix::fcntl::{Flock, FlockArg};
@@ -88,6 +89,14 @@ impl RunDir {
             let _ = make_user_dir(first);
         }
         Ok(places)
+    }
+
+    /// Of the outputs of all runs of this node.
+    pub fn outputs_dir(&self) -> anyhow::Result<PathBuf> {
+        let spool = self.path.parent().and_then(Path::parent);
+        Ok(spool
+            .context("a run's directory lies in a spool")?
+            .join(OUTPUTS_DIR))
     }
 
     /// A line for `gq --log`. A log that cannot be written holds nothing up.

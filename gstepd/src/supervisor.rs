@@ -27,6 +27,7 @@ use crate::job_processes::JobProcesses;
 use crate::life::{BootMillis, Life, LifeAction, Terms};
 use crate::login_environment::LoginShell;
 use crate::mark_socket::MarkSocket;
+use crate::output_spool::OutputSpool;
 use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
 use crate::rendezvous::{self, PortLease};
@@ -77,6 +78,8 @@ pub struct Supervisor {
     login: Option<LoginShell>,
     /// The batch process: from its start until it has been reaped.
     main_pid: Option<i32>,
+    /// Where the batch process writes to the spool.
+    output: Option<OutputSpool>,
     /// The command of `--checkpoint`, on its way, and its process.
     checkpoint: Option<PendingLaunch>,
     checkpoint_pid: Option<i32>,
@@ -147,6 +150,7 @@ impl Supervisor {
             launching: None,
             login: None,
             main_pid: None,
+            output: None,
             checkpoint: None,
             checkpoint_pid: None,
             started: None,
@@ -168,6 +172,9 @@ impl Supervisor {
                 self.take_marks();
             }
             let acknowledged = ready.control && self.take_orders();
+            if let Some(output) = &mut self.output {
+                output.take_some();
+            }
             self.reap();
             self.look_at_login();
             self.look_at_launch();
@@ -245,6 +252,7 @@ impl Supervisor {
         let launching = self.launching.iter().chain(&self.checkpoint);
         fds.extend(launching.map(|l| readable(l.status_fd())));
         fds.extend(login.and_then(LoginShell::output_fd).map(readable));
+        fds.extend(self.output.iter().flat_map(OutputSpool::fds).map(readable));
         fds.extend(
             self.steps
                 .poll_fds()
@@ -490,7 +498,8 @@ impl Supervisor {
             if let Some(launching) = self.launching.take() {
                 self.finish_launch(launching);
             }
-            if self.main_pid.take().is_some() {
+            // A launch that failed may have been begun anew.
+            if self.main_pid.take_if(|main| *main == pid).is_some() {
                 let exit = exit_code(exit);
                 self.dir.log(&format!("the batch process ended, {exit}"));
                 let acts = self.life.main_ended(now(), exit);
@@ -580,7 +589,7 @@ impl Supervisor {
             CheckpointMethod::Command(command) => {
                 let join = self.processes.join_fds()?;
                 let started = self.started.unwrap_or_else(wall_clock);
-                let spec = batch::checkpoint_spec(
+                let mut spec = batch::checkpoint_spec(
                     &command,
                     &self.order,
                     &self.setup,
@@ -588,6 +597,9 @@ impl Supervisor {
                     join.as_ref(),
                     started,
                 )?;
+                if let Some(output) = &self.output {
+                    output.receive(&mut spec);
+                }
                 let launching = spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
                 self.checkpoint_pid = Some(launching.pid());
                 self.checkpoint = Some(launching);
@@ -597,6 +609,10 @@ impl Supervisor {
     }
 
     fn record_end(&mut self) -> anyhow::Result<()> {
+        // From now on gpud may send it to the controller.
+        if let Some(mut output) = self.output.take() {
+            output.take_some();
+        }
         let mut usage = self.processes.usage().unwrap_or_else(|e| {
             self.dir.log(&format!("usage is lost: {e:#}"));
             Usage::default()

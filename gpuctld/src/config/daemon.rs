@@ -42,6 +42,10 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         keep_jobs_days: section
             .number("keep_jobs_days", 2..=36_500, errors)
             .unwrap_or(365),
+        keep_output_days: section
+            .number("keep_output_days", 1..=3650, errors)
+            .unwrap_or(14),
+        keep_output_bytes: section.size("keep_output_max", errors).unwrap_or(20 << 30),
         submit_hook: hook(&section, errors),
         fence: site_program(&section, "fence_program", "fence_timeout_secs", errors),
         idle: site_program(&section, "idle_program", "idle_timeout_secs", errors),

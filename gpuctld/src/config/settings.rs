@@ -2,6 +2,7 @@
 //!
 //! The policy in them goes to the core as a [`ClusterConfig`].
 
+use crate::kept_outputs::OutputBounds;
 use gconfig::policy::RecordKind;
 use gmodel::config::ClusterConfig;
 use std::collections::BTreeMap;
@@ -31,6 +32,9 @@ pub struct Config {
     pub keep_scripts_days: u32,
     /// Jobs, their runs and their history are removed this long after their end; sums of use stay.
     pub keep_jobs_days: u32,
+    /// Outputs that came from spools of nodes are removed this long after that, and the oldest when all have so many bytes.
+    pub keep_output_days: u32,
+    pub keep_output_bytes: u64,
     /// A site's program that may check or change submissions.
     pub submit_hook: Option<SubmitHook>,
     /// Powers a lost node off before its jobs go on elsewhere.
@@ -70,6 +74,16 @@ pub enum OnFailure {
 }
 
 impl Config {
+    /// What is kept of outputs.
+    pub fn output_bounds(&self) -> OutputBounds {
+        OutputBounds {
+            days: self.keep_output_days,
+            all_bytes: self.keep_output_bytes,
+            // The two files of a run, twice.
+            job_bytes: self.cluster.output.max_bytes.saturating_mul(4),
+        }
+    }
+
     /// Settings that differ and take effect only when gpuctld starts again.
     pub fn restart_needed(old: &Self, new: &Self) -> Vec<String> {
         let changed = [

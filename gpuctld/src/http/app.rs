@@ -12,6 +12,7 @@ use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
 use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
 use crate::http::step::stream_exchange::StreamExchange;
+use crate::kept_outputs::KeptOutputs;
 use crate::pki::Pki;
 use gmodel::job::UserRef;
 use gmodel::output_stream::OutputOrder;
@@ -92,6 +93,7 @@ pub struct App {
     attendance: Attendance,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
+    pub(crate) kept: Arc<KeptOutputs>,
     pub(crate) started: Instant,
 }
 
@@ -103,7 +105,9 @@ impl App {
         links: Arc<dyn NodeLinks>,
         live: LiveSettings,
     ) -> Arc<Self> {
+        let kept = Arc::new(KeptOutputs::new(&config.state_dir));
         Arc::new(Self {
+            kept,
             config_path,
             config: RwLock::new(config),
             pki,
@@ -166,6 +170,15 @@ impl App {
             ApiError::unavailable("reading the configuration failed; this is a bug")
         })?;
         read.map_err(|errors| ApiError::invalid(refused(&errors)))
+    }
+
+    /// Removes kept outputs that are past their days, and of too many the oldest.
+    pub async fn prune_outputs(&self) {
+        let (kept, bounds) = (self.kept.clone(), self.config().output_bounds());
+        let pruned = tokio::task::spawn_blocking(move || kept.prune(bounds)).await;
+        if let Ok(Err(e)) = pruned {
+            tracing::warn!("removing old outputs: {e}");
+        }
     }
 
     /// Held while a record of the policy is read, changed and written.

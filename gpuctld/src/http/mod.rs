@@ -79,6 +79,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/steps/{step}/end", post(step::start::end))
         .route("/v1/jobs/{id}/steps/{step}/stream", get(step::stream::open))
         .route("/v1/streams/{stream}", post(step::stream::answer))
+        .route("/v1/outputs/{file}", post(step::kept_output::upload))
         .route("/v1/steps", get(step::list::list))
         .route("/v1/nodes", get(node::list::list))
         .route("/v1/nodes/{name}/{act}", post(node::list::act))

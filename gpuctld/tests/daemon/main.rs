@@ -8,6 +8,7 @@ mod link;
 mod lying_node;
 mod node;
 mod operation;
+mod outputs;
 mod random_kills;
 mod retention;
 mod trust;

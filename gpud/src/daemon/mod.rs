@@ -276,6 +276,7 @@ impl Daemon {
                     now,
                     &format!("ended: {:?}, exit {}{text}", end.cause, end.exit),
                 );
+                self.site.outputs.notify_one();
             }
             _ => {}
         }

@@ -7,6 +7,7 @@ pub mod failure;
 pub mod fence_audit;
 pub mod live_use;
 pub mod output;
+pub mod output_keeper;
 pub mod prepare;
 pub mod stand_by;
 pub mod standstill;

@@ -1,9 +1,12 @@
-//! Readers of jobs' output files: a process for each, which is the job's user before it opens anything. It ends with its stream.
+//! Readers of jobs' output files: a process for each, which is the job's user before it opens anything; or the
+//! daemon's own where the output is in the spool. It ends with its stream.
 
 use crate::site::Site;
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
+use gmodel::byte_text;
 use gmodel::job::UserRef;
+use gmodel::job_output::SpooledFile;
 use gmodel::output_stream::OutputOrder;
 use gmodel::supervise::OUTPUT_ORDER_VARIABLE;
 use gsys::launch::{Bind, Identity, LaunchSpec, LaunchedProcess, Stdio, launch};
@@ -12,6 +15,7 @@ use gsys::user::User;
 use nix::libc::SIGKILL;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use tokio::net::UnixStream;
@@ -58,7 +62,21 @@ pub async fn read(site: &Site, request: OutputRequest) -> Result<(UnixStream, Ou
             "{MAX_READERS} outputs are being read on this node, and no more are. Try again later"
         );
     };
-    let setup = site.spool.setup(request.run).ok().flatten();
+    let OutputRequest {
+        run,
+        user,
+        mut order,
+    } = request;
+    let spooled = SpooledFile {
+        run,
+        stderr: order.stderr,
+    };
+    let spooled = site.spool.outputs_dir().join(spooled.to_string());
+    order.attempt = spooled.is_file().then_some(run.attempt);
+    if order.attempt.is_some() {
+        order.path = byte_text::from_bytes(spooled.as_os_str().as_bytes());
+    }
+    let setup = site.spool.setup(run).ok().flatten();
     // The private directories go with the run.
     let binds = setup.as_ref().map_or(Vec::new(), |setup| {
         let mut binds = Bind::of_private_dirs(&setup.private_shm, &setup.private_tmp);
@@ -69,8 +87,12 @@ pub async fn read(site: &Site, request: OutputRequest) -> Result<(UnixStream, Ou
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let launched = tokio::task::spawn_blocking(move || {
-        let identity = identity(&request.user)?;
-        start(&request.order, identity, binds, &gstepd, theirs.into())
+        let identity = match order.attempt {
+            // The spool and its files are the daemon's own.
+            Some(_) => Identity::own()?,
+            None => identity(&user)?,
+        };
+        start(&order, identity, binds, &gstepd, theirs.into())
     });
     let process = launched.await??;
     let reader = OutputReader {

@@ -86,11 +86,11 @@ async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-fn request(path: &str) -> hyper::http::request::Builder {
+pub(super) fn request(path: &str) -> hyper::http::request::Builder {
     Request::post(path).header(HOST, CONTROLLER_NAME)
 }
 
-async fn send(
+pub(super) async fn send(
     site: &Site,
     request: Request<Empty<Bytes>>,
 ) -> Result<hyper::Response<hyper::body::Incoming>> {

@@ -13,6 +13,7 @@ use fence_file::FenceFile;
 use file::{make_dir, mark, private_dir, read_json, remove_dir, write_aside};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::gpu_use::GpuUseTotals;
+use gmodel::job_output::OUTPUTS_DIR;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
 use gmodel::supervise::RunSetup;
@@ -78,7 +79,15 @@ impl Spool {
     /// Opens or makes the spool. Runs of an earlier boot get their record, `NodeRebooted`, here.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self> {
         private_dir(dir)?;
-        for below in ["runs", "marks", "private", "logs", BOXES, IMAGES] {
+        for below in [
+            "runs",
+            "marks",
+            "private",
+            "logs",
+            BOXES,
+            IMAGES,
+            OUTPUTS_DIR,
+        ] {
             private_dir(&dir.join(below))?;
         }
         // Jobs reach the mark socket and their containers through these directories, and can list nothing there.
@@ -110,6 +119,16 @@ impl Spool {
     /// Of the containers of a run: its user's.
     pub fn boxes_dir(&self, run: RunId) -> PathBuf {
         self.dir.join(BOXES).join(run.to_string())
+    }
+
+    /// The run was accepted here and is not forgotten.
+    pub fn has(&self, run: RunId) -> bool {
+        self.run_dir(run).exists()
+    }
+
+    /// Of outputs that jobs write to the spool.
+    pub fn outputs_dir(&self) -> PathBuf {
+        self.dir.join(OUTPUTS_DIR)
     }
 
     /// Of the images of a user: that user's.

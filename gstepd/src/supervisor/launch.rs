@@ -3,12 +3,14 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
+use gmodel::job_output::OutputPlace;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::EndCause;
 use gmodel::supervise::SupervisorReport;
-use gsys::launch::{self, ErrorClass, LaunchError, PendingLaunch};
+use gsys::launch::{self, ErrorClass, LaunchError, LaunchSpec, PendingLaunch, Stage};
 use gsys::process::Exit;
-use nix::libc::SIGKILL;
+use nix::libc::{ENOENT, ENOTDIR, SIGKILL};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Supervisor, now};
@@ -16,6 +18,7 @@ use crate::batch;
 use crate::container;
 use crate::life::BootMillis;
 use crate::login_environment::{self, LoginShell, LoginShellSpec};
+use crate::output_spool::OutputSpool;
 use crate::pam_session::PamSession;
 use crate::run_dir::wall_clock;
 
@@ -147,10 +150,42 @@ impl Supervisor {
                 text: e.text,
             },
         )?;
+        let rule = self.order.output.unwrap_or_default();
+        if rule.place == OutputPlace::Spool && self.output.is_none() {
+            self.output = Some(self.open_spool(&spec)?);
+        }
+        if let Some(output) = &self.output {
+            output.receive(&mut spec);
+        }
         let launching = launch::spawn(&spec)?;
         self.main_pid = Some(launching.pid());
         self.launching = Some(launching);
         Ok(())
+    }
+
+    fn open_spool(&self, spec: &LaunchSpec<'_>) -> anyhow::Result<OutputSpool> {
+        let max_bytes = self.order.output.unwrap_or_default().max_bytes;
+        let run = self.order.run.context("the order names no run")?;
+        OutputSpool::open(self.dir.outputs_dir()?, run, max_bytes, spec)
+    }
+
+    /// Starts the batch process again where it found no directory for its output, as on a node without the cluster's file system.
+    fn start_with_spool(&mut self, error: &LaunchError) -> bool {
+        let is_missing = matches!(error.stage, Stage::Stdout | Stage::Stderr)
+            && matches!(error.errno, ENOENT | ENOTDIR);
+        if !is_missing || self.output.is_some() || !self.life.is_starting() {
+            return false;
+        }
+        let Some(rule) = &mut self.order.output else {
+            return false;
+        };
+        rule.place = OutputPlace::Spool;
+        self.dir
+            .log(&format!("{}; the output goes to the spool", error.text));
+        if let Err(failure) = self.spawn_batch() {
+            self.launch_failed(failure);
+        }
+        true
     }
 
     /// The child has become the program, or says why not. Called when it is known to have done either, or ended.
@@ -159,6 +194,9 @@ impl Supervisor {
             Ok(launched) => self.now_running(launched.pid as u32),
             Err(error) => {
                 self.main_pid = None;
+                if self.start_with_spool(&error) {
+                    return;
+                }
                 self.launch_failed(error.into());
             }
         }

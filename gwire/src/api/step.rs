@@ -98,6 +98,17 @@ pub struct StreamQuery {
     pub watch: bool,
 }
 
+/// Of `POST /v1/outputs/{file}`, by which a node hands over the output of a run that is over: so many bytes follow on the connection, and
+/// [`OUTPUT_KEPT`] is the answer to the last one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UploadQuery {
+    pub bytes: u64,
+}
+
+/// The controller has an output on its disk.
+pub const OUTPUT_KEPT: &str = "kept\n";
+
 /// Of `GET /v1/jobs/{id}/output`, whose connection becomes a stream of `gmodel::output_stream`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

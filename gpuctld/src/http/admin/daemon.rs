@@ -88,6 +88,8 @@ pub(crate) async fn config(
         "node_cert_days": config.node_cert_days,
         "keep_scripts_days": config.keep_scripts_days,
         "keep_jobs_days": config.keep_jobs_days,
+        "keep_output_days": config.keep_output_days,
+        "keep_output_bytes": config.keep_output_bytes,
         "submit_hook": hook,
         "trace": config.trace,
         "cluster": serde_json::to_value(&config.cluster).unwrap_or(Value::Null),

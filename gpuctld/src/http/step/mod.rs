@@ -1,5 +1,6 @@
 //! Steps over the API: started, signalled, ended, listed; their streams.
 
+pub(crate) mod kept_output;
 pub(crate) mod list;
 pub(crate) mod live_use;
 pub(crate) mod output;

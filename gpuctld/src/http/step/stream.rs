@@ -17,8 +17,8 @@ use gcore::ctl::state::State;
 use gmodel::{NodeId, RunId};
 use gwire::api::{STREAM_UPGRADE, StreamAnswer, StreamQuery};
 use gwire::min_rate::RateSwitch;
-use gwire::permits::{NoPermit, PermitPool};
-use hyper::upgrade::OnUpgrade;
+use gwire::permits::{NoPermit, Permit, PermitPool};
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
 use tokio::io::copy_bidirectional_with_sizes;
@@ -84,23 +84,46 @@ pub(crate) struct ClientEnd {
 ///
 /// # Errors
 /// The user has too many streams; the node does not answer, or says no.
-pub(crate) async fn relay(
+async fn relay(
     site: &ApiContext,
     caller: &Caller,
     asked: AskedStream,
     end: ClientEnd,
 ) -> Result<Response<Body>, ApiError> {
-    let permit = end
-        .permits
-        .take(caller.actor.uid, caller.actor.operator, 1)
-        .map_err(|none| ApiError::limit(permit_words(none)))?;
+    let permit = end.permit(caller)?;
+    let node = node_end(site, asked).await?;
+    end.switch.turn_off();
+    tokio::spawn(async move {
+        let _permit = permit;
+        // Either end may go before its answer is read.
+        if let (Ok(client), Ok(node)) = (end.client.await, node.await) {
+            copy_both(&mut TokioIo::new(client), node).await;
+        }
+    });
+    Ok(switching())
+}
+
+impl ClientEnd {
+    /// # Errors
+    /// The user has too many streams.
+    pub(crate) fn permit(&self, caller: &Caller) -> Result<Permit<u32>, ApiError> {
+        let Caller { actor, .. } = caller;
+        let taken = self.permits.take(actor.uid, actor.operator, 1);
+        taken.map_err(|none| ApiError::limit(permit_words(none)))
+    }
+}
+
+/// The end that a node opens when it is asked.
+///
+/// # Errors
+/// The node does not answer, or says no.
+pub(crate) async fn node_end(site: &ApiContext, asked: AskedStream) -> Result<OnUpgrade, ApiError> {
     let AskedStream {
         run,
         node,
         source,
         words,
     } = asked;
-    let ClientEnd { client, switch, .. } = end;
     let (stream, end) = site
         .app
         .streams
@@ -109,27 +132,21 @@ pub(crate) async fn relay(
     let asked = site.app.links.open_stream(node, run, source, stream).await;
     let not_opened = |why: String| ApiError::unavailable(format!("{words}: {why}"));
     asked.map_err(not_opened)?;
-    let node = match tokio::time::timeout(NODE_PATIENCE, end).await {
-        Ok(Ok(Ok(node))) => node,
-        Ok(Ok(Err(why))) => return Err(ApiError::invalid(why)),
-        Ok(Err(_)) | Err(_) => {
-            return Err(not_opened(format!(
-                "the node opened no stream within {} s",
-                NODE_PATIENCE.as_secs()
-            )));
-        }
-    };
-    switch.turn_off();
-    tokio::spawn(async move {
-        let _permit = permit;
-        // Either end may go before its answer is read.
-        if let (Ok(client), Ok(node)) = (client.await, node.await) {
-            let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
-            let _ = copy_bidirectional_with_sizes(&mut client, &mut node, RELAY_BYTES, RELAY_BYTES)
-                .await;
-        }
-    });
-    Ok(switching())
+    match tokio::time::timeout(NODE_PATIENCE, end).await {
+        Ok(Ok(Ok(node))) => Ok(node),
+        Ok(Ok(Err(why))) => Err(ApiError::invalid(why)),
+        Ok(Err(_)) | Err(_) => Err(not_opened(format!(
+            "the node opened no stream within {} s",
+            NODE_PATIENCE.as_secs()
+        ))),
+    }
+}
+
+/// Until both are over.
+pub(crate) async fn copy_both(client: &mut TokioIo<Upgraded>, node: Upgraded) {
+    let mut node = TokioIo::new(node);
+    // An end that breaks ends the other, and that is all there is to say.
+    let _ = copy_bidirectional_with_sizes(client, &mut node, RELAY_BYTES, RELAY_BYTES).await;
 }
 
 /// The node's end of a stream, or why it has none.
@@ -164,7 +181,7 @@ pub(crate) fn upgraded(request: &mut Request) -> Result<OnUpgrade, ApiError> {
     Ok(hyper::upgrade::on(request))
 }
 
-fn switching() -> Response<Body> {
+pub(crate) fn switching() -> Response<Body> {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
