@@ -8,7 +8,7 @@ PROFILE ?= debug
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
-	@echo 'make clients     heavy programs of others (MPI, JAX, PyTorch) against a pool; root. Installs and removes them (PARTY=NAME for one)'
+	@echo 'make clients     heavy programs of others (MPI, PyTorch, notebooks) against a pool; root. Installs and removes them (PARTY=NAME for one)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'

@@ -27,6 +27,8 @@ same() {
     echo "right: $1"
 }
 
+# What a party makes outside of its directory goes by one of its own.
+undo() { :; }
 clean_up() {
     status=$?
     trap - EXIT INT TERM
@@ -35,6 +37,7 @@ clean_up() {
         tail -n 15 "$pool"/*/log 2>/dev/null
     fi
     [ ! -e "$pool/sandbox.json" ] || "$work/bin/gadm" sandbox down --dir "$pool" || { status=1 verdict='FAIL: the sandbox did not go down'; }
+    undo
     if [ ${#new_packages[@]} != 0 ] && ! "${apt[@]}" purge "${new_packages[@]}" >"$work/apt.log" 2>&1; then
         tail -n 5 "$work/apt.log"
         echo "these packages stay installed: ${new_packages[*]}"
@@ -62,14 +65,26 @@ debian() {
     "${apt[@]}" install --no-install-recommends "$@" >"$work/apt.log" 2>&1 || { tail "$work/apt.log"; not_run "apt-get does not install $*"; }
 }
 
-# venv PACKAGE...: a Python environment in $work/venv with these of PyPI.
+# venv PACKAGE...: a Python environment in $work/venv with these of PyPI, for all users.
 venv() {
-    python3 -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
-    python3 -m venv "$work/venv"
+    # Not one that only root can reach, below its home.
+    local python=/usr/bin/python3
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
+    "$python" -m venv "$work/venv"
     echo "installing $* from PyPI"
     "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "$@" >"$work/pip.log" 2>&1 ||
         { tail "$work/pip.log"; not_run "pip does not install $*"; }
 }
+
+# npm_package [OPTION] NAME@VERSION...: its programs are in $work/node_modules/.bin.
+npm_package() {
+    command -v npm >/dev/null || not_run "npm is missing, which installs $*"
+    echo "installing $* from npm"
+    npm install --prefix "$work" --no-audit --no-fund --no-update-notifier --cache "$work/npm" "$@" >"$work/npm.log" 2>&1 ||
+        { tail "$work/npm.log"; not_run "npm does not install $*"; }
+}
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # pool_up ARGUMENTS-OF-SANDBOX-UP...: a pool, and its commands first in PATH under both their names.
 pool_up() {
