@@ -28,6 +28,7 @@ pub mod gpu_use;
 pub mod hostlist;
 pub mod idle;
 pub mod ids;
+pub mod image_pull;
 pub mod job;
 pub mod job_environment;
 pub mod job_key;

@@ -224,6 +224,8 @@ pub enum LaunchFailureSubject {
     Choice { name: String },
     /// A shortage within gpud that passes, of file descriptors say.
     Shortage,
+    /// A registry that the job's image is to come from: no fault of the node.
+    Registry,
     /// From a newer node.
     #[serde(other)]
     Unknown,

@@ -94,6 +94,10 @@ pub struct ContainerPlaces {
     pub boxes: String,
     /// Images that the user has here.
     pub images: String,
+    /// What they may take; those in use stay whatever they take.
+    pub cache_bytes: u64,
+    /// For a registry that sends nothing.
+    pub registry_timeout_secs: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

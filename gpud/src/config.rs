@@ -68,6 +68,10 @@ pub struct Config {
     pub cpu_dir: PathBuf,
     /// Most processes and threads of one run.
     pub pids_max: u64,
+    /// Most that images of one user take here, those in use aside.
+    pub image_cache_bytes: u64,
+    /// For a registry that sends nothing.
+    pub registry_timeout_secs: u32,
     pub gstepd: PathBuf,
     /// Seconds between two looks at the fences of live runs.
     pub fence_audit_secs: u32,
@@ -148,7 +152,7 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 36] = [
     "controller",
     "state_dir",
     "spool_dir",
@@ -163,6 +167,8 @@ const KEYS: [&str; 34] = [
     "cpus",
     "mem_bytes",
     "pids_max",
+    "image_cache_bytes",
+    "registry_timeout_secs",
     "gstepd",
     "fence_audit_secs",
     "environment",
@@ -315,6 +321,12 @@ impl File<'_> {
             cpu_binding,
             cpu_dir: self.path("cpu_dir", gsys::cpu::SYSTEM),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
+            image_cache_bytes: self
+                .number("image_cache_bytes", i64::MAX as u64)
+                .unwrap_or(200 << 30),
+            registry_timeout_secs: self
+                .number("registry_timeout_secs", 3600)
+                .map_or(60, |secs| secs as u32),
             gstepd: self
                 .string("gstepd")
                 .map_or_else(|| beside_ourselves("gstepd"), PathBuf::from),

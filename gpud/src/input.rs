@@ -3,6 +3,7 @@
 use crate::run::supervisor::Supervisor;
 use gmodel::gpu_order::GpuOrderDone;
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::PullReport;
 use gmodel::run::RunEnd;
 use gmodel::supervise::SupervisorReport;
 use gmodel::{Fence, RunId};
@@ -74,6 +75,10 @@ pub enum DaemonInput {
     /// How idle the GPUs of runs are.
     GpusIdle {
         runs: Vec<IdleReport>,
+    },
+    /// How far the image of a run is.
+    Pulls {
+        report: PullReport,
     },
     /// It was slow, and answers.
     SupervisorActs {

@@ -398,6 +398,7 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
         left_shares: Mutex::default(),
         checks: GpuChecks::default(),
         scrub_tries: Mutex::default(),
+        pulls: Mutex::default(),
         hung: Mutex::default(),
         outputs: Notify::new(),
         stand_by,

@@ -44,6 +44,8 @@ pub struct Site {
     pub hung: Mutex<BTreeMap<RunId, String>>,
     /// Told when a run has ended, whose output may be in the spool.
     pub outputs: Notify,
+    /// Pulls of images under way, by run; true: it is to end.
+    pub pulls: Mutex<BTreeMap<RunId, bool>>,
     /// Where supervisors come from.
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
@@ -68,6 +70,12 @@ impl Site {
             }
             Some(_) => {}
         }
+    }
+
+    /// Ends the pull of a run's image, and says whether there is one.
+    pub fn end_pull(&self, run: RunId) -> bool {
+        let mut pulls = self.pulls.lock().expect("no holder panics");
+        pulls.get_mut(&run).map(|ends| *ends = true).is_some()
     }
 
     /// The run's cgroups when they exist.

@@ -372,6 +372,9 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     if !job.reason_text.is_empty() {
         record.line("ReasonText", times.in_text(&job.reason_text));
     }
+    if !job.pull.is_empty() {
+        record.line("Image", &job.pull);
+    }
     if !job.end_text.is_empty() {
         record.line("EndText", times.in_text(&job.end_text));
     }

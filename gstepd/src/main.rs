@@ -53,6 +53,8 @@ const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --stand-by SPOOL/runs ROOM
        gstepd --hook SPOOL/runs/RUN prolog|epilog
        gstepd --read-output | --forward | --sshd
+       gstepd --pull SPOOL/runs/RUN
+       gstepd --container-pull ORDER         as the user
        gstepd --container ORDER -- COMMAND   as the user
        gstepd --pmix                         as the user
        gstepd --pmix-rank FD PROGRAM -- COMMAND
@@ -78,7 +80,7 @@ fn main() -> ExitCode {
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    if args.len() > 1 && args[0] != "--container-create" {
+    if args.len() > 1 && !args[0].starts_with("--container") {
         // The supervisor is not in the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
         let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     }
@@ -95,6 +97,8 @@ fn main() -> ExitCode {
         ["--sshd"] => helper::sshd().unwrap_or_else(|e| outcome(Err(e))),
         ["--pmix"] => outcome(pmi::serve()),
         ["--read-output"] => outcome(output_reader::serve()),
+        ["--pull", dir] => outcome(container::start_pull(Path::new(dir))),
+        ["--container-pull", order] => container::pull(order),
         ["--container-create", dir] => outcome(container::create(Path::new(dir))),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));

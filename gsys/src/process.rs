@@ -5,7 +5,9 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 /// How a process ended.
@@ -25,6 +27,19 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor, and nothing else names it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The program of this command is killed when the thread that starts it ends.
+pub fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call that is safe there.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        );
+    }
 }
 
 /// Sends `signal` to the process of a pidfd; ESRCH once it has been reaped.

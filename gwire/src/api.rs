@@ -228,6 +228,8 @@ wire_row! {
         pub state: JobState,
         pub reason: ReasonCode,
         pub reason_text: T where present,
+        /// `pulling 62% of 5.1G on node3`, while it waits on its nodes for its image.
+        pub pull: T where present,
         pub priority: u64,
         /// Place among all waiting jobs; 1 is next. Absent before a long queue was ranked.
         pub position: Option<u32> where present,

@@ -13,11 +13,13 @@
 //!  | Obeyed(fence) ---------> |   after the fence is durable on the node
 //!  | Runs ------------------> |   a whole phase per run, again after every reconnect
 //!  | Idle ------------------> |   every half a minute, of runs with sampled GPUs
+//!  | Pulls -----------------> |   every few seconds of the pull of an image
 //!  | Ping / Pong both ways    |   silence of 3 x heartbeat ends the connection
 //! ```
 
 use gmodel::gpu_order::GpuOrderDone;
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::PullReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
 use gmodel::run::{DesiredState, RunReport, RunUse};
@@ -56,6 +58,11 @@ pub enum ToController {
     /// How long GPUs of its runs have been idle, as of a sample just taken. Not news: what is lost is told again.
     Idle {
         runs: Vec<IdleReport>,
+    },
+    /// How far the images of runs that it makes ready are, every few seconds of a pull. A controller of a release before ignores
+    /// it, and gives such a run `prepare_timeout_secs` as any other.
+    Pulls {
+        runs: Vec<PullReport>,
     },
     Ping,
     /// Answer to `TellOrders`, in several frames where needed; `done` marks the last.

@@ -97,6 +97,17 @@ impl TestImage {
         self.open_to_all();
     }
 
+    /// Layers and the configuration of the image.
+    pub fn blobs(&self) -> u32 {
+        let read = |path: &Path| -> serde_json::Value {
+            serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+        };
+        let list = read(&self.layout.join("index.json"));
+        let digest = list["manifests"][0]["digest"].as_str().unwrap();
+        let manifest = read(&self.layout.join("blobs").join(digest.replace(':', "/")));
+        manifest["layers"].as_array().unwrap().len() as u32 + 1
+    }
+
     fn open_to_all(&self) {
         let open = Command::new("chmod")
             .args(["-R", "a+rX", self.text()])

@@ -7,4 +7,5 @@ pub mod image;
 pub mod namespace;
 pub mod person;
 pub mod pool;
+pub mod registry;
 pub mod source_tree;

@@ -9,6 +9,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::hostlist::Hostlist;
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::PullReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
@@ -299,6 +300,10 @@ pub enum NodeReport {
     /// How long GPUs of its runs have been idle, as of a sample just taken.
     Idle {
         runs: Vec<IdleReport>,
+    },
+    /// How far the images of runs that it makes ready are.
+    Pulls {
+        runs: Vec<PullReport>,
     },
     Inventory {
         inventory: Inventory,

@@ -55,6 +55,7 @@ pub use run::idle_policy::{
     IdleOrder, idle_orders, idle_spells, idle_words, policy_of as idle_policy_of,
     words as idle_part_words,
 };
+pub use run::image_pull::slowest_pull;
 pub use run::stop_order::checkpoint_of;
 pub use state::{
     Array, EntryId, ForgottenJob, HeldTasks, Job, Node, OpenDependency, OpenTerm, RecentSpecs, Run,

@@ -8,6 +8,7 @@ use crate::ctl::node::fencing::{give_up, next_call, try_again};
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::reservation::window::next_edge;
 use crate::ctl::run::gang::stop;
+use crate::ctl::run::image_pull::last_heard;
 use crate::ctl::state::{EntryId, Node, State};
 use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, reservation};
@@ -27,6 +28,7 @@ pub(crate) fn handle(tx: &mut Tx) {
         .iter()
         .take_while(|(placed, _)| prepare_ends(tx.state, *placed) <= now)
         .map(|(_, run)| *run)
+        .filter(|run| pull_ends(tx.state, *run).is_none_or(|at| at <= now))
         .collect();
     for run in late {
         stop(tx, run, StopCause::PrepareTimeout, SYSTEM);
@@ -172,6 +174,11 @@ fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
         .plus_secs(i64::from(state.config.prepare_timeout_secs))
 }
 
+/// As [`prepare_ends`], of a run whose image is pulled: counted from when a node last told of it.
+fn pull_ends(state: &State, run: RunId) -> Option<Timestamp> {
+    last_heard(state, run).map(|heard| prepare_ends(state, heard))
+}
+
 /// The next time at which `Input::Wake` would do something; derived, never set.
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let silence = state
@@ -185,8 +192,15 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let prepare = state
         .index
         .preparing
-        .first()
+        .iter()
+        .find(|(_, run)| !state.memo.pulls.contains_key(run))
         .map(|(placed, _)| prepare_ends(state, *placed));
+    let pulled = state
+        .memo
+        .pulls
+        .keys()
+        .filter_map(|run| pull_ends(state, *run))
+        .min();
     let forget = state
         .index
         .finished
@@ -213,9 +227,11 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         node::maintenance::next_clearing(state),
         reservation::upkeep::next_look(state),
     ];
-    [silence, fence, prepare, forget, eligible, due, arrays]
-        .into_iter()
-        .chain(work)
-        .flatten()
-        .min()
+    [
+        silence, fence, prepare, pulled, forget, eligible, due, arrays,
+    ]
+    .into_iter()
+    .chain(work)
+    .flatten()
+    .min()
 }

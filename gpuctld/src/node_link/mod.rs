@@ -342,13 +342,19 @@ impl NodeConnections {
             let frame = timeout(SILENCE, frames.next())
                 .await
                 .map_err(|_| LinkEnd::Silent(SILENCE))??;
-            if let Some(ToController::Inventory { .. } | ToController::Idle { .. }) = &frame {
+            if let Some(
+                ToController::Inventory { .. }
+                | ToController::Idle { .. }
+                | ToController::Pulls { .. },
+            ) = &frame
+            {
                 tokio::time::sleep(pace.wait(Instant::now())).await;
             }
             *heard.lock().expect("no panic while held") = Instant::now();
             let report = match frame.ok_or(LinkEnd::Closed)? {
                 ToController::Runs { runs } => NodeReport::Runs { runs },
                 ToController::Idle { runs } => NodeReport::Idle { runs },
+                ToController::Pulls { runs } => NodeReport::Pulls { runs },
                 ToController::Inventory { inventory } => NodeReport::Inventory { inventory },
                 ToController::GpuOrders { done } => NodeReport::GpuOrders { done },
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },

@@ -9,6 +9,7 @@ use crate::run::{live_use, step_link, stream};
 use gcore::node::{NodeEvent, NodeInput};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::PullReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Role;
 use gmodel::run::{DesiredState, RunUse};
@@ -220,6 +221,14 @@ impl Daemon {
     pub(super) fn tell_idle(&self, runs: Vec<IdleReport>) {
         if let Some(told) = &self.told {
             let _ = told.sender.try_send(ToController::Idle { runs });
+        }
+    }
+
+    /// As `tell_idle`.
+    pub(super) fn tell_pull(&self, report: PullReport) {
+        if let Some(told) = &self.told {
+            let runs = vec![report];
+            let _ = told.sender.try_send(ToController::Pulls { runs });
         }
     }
 

@@ -185,6 +185,7 @@ impl Daemon {
             DaemonInput::Measured { run, end } => self.ended_by_itself(run, *end),
             DaemonInput::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             DaemonInput::GpusIdle { runs } => self.tell_idle(runs),
+            DaemonInput::Pulls { report } => self.tell_pull(report),
             DaemonInput::SupervisorActs { run } => {
                 self.idle(run);
                 self.with_step(run, StepLink::heard_from);
@@ -289,11 +290,9 @@ impl Daemon {
                 NodeAction::Prepare { run } | NodeAction::Abandon { run } if self.has_step(run) => {
                 }
                 NodeAction::Record { fence, accept } => self.record(fence, &accept),
-                NodeAction::Prepare { run } => self.begin_work(run, |site, run, _| {
-                    let outcome = prepare::prepare(site, run)
-                        .map_err(|failure| Box::new(recorded_end(site, run, failure.end())));
-                    DaemonInput::Supervisor { run, outcome }
-                }),
+                NodeAction::Prepare { run } => self.prepare(run),
+                // A pull ends by itself at that.
+                NodeAction::Abandon { run } if self.site.end_pull(run) => {}
                 NodeAction::Abandon { run } => self.begin_work(run, |site, run, _| {
                     let end = RunEnd {
                         cause: EndCause::Stopped,
@@ -341,6 +340,16 @@ impl Daemon {
                 }),
             }
         }
+    }
+
+    fn prepare(&mut self, run: RunId) {
+        let sender = self.sender.clone();
+        self.begin_work(run, move |site, run, _| {
+            let tell = |report| drop(sender.blocking_send(DaemonInput::Pulls { report }));
+            let outcome = prepare::prepare(site, run, &tell)
+                .map_err(|failure| Box::new(recorded_end(site, run, failure.end())));
+            DaemonInput::Supervisor { run, outcome }
+        });
     }
 
     fn record(&mut self, fence: Fence, accept: &[RunId]) {

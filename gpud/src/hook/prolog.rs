@@ -8,8 +8,11 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::run::EndCause;
 use gmodel::supervise::RunSetup;
 
-/// Returns when the prolog has ended well. Blocking.
+/// Returns when the prolog has ended well, or there is none. Blocking.
 pub fn run(site: &Site, run: RunId, order: &LaunchOrder, setup: &RunSetup) -> Result<(), Failure> {
+    if order.prolog.is_empty() {
+        return Ok(());
+    }
     program::run(site, run, HookKind::Prolog, order, setup).map_err(|e| Failure {
         cause: EndCause::PrologFailed,
         ..Failure::node(e)

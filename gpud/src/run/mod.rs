@@ -5,6 +5,7 @@ pub mod cpu_binding;
 pub mod end;
 pub mod failure;
 pub mod fence_audit;
+pub mod image_pull;
 pub mod live_use;
 pub mod output;
 pub mod output_keeper;

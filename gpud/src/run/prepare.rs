@@ -1,4 +1,4 @@
-//! Makes a run ready on this node: user, cgroups, fence, private directories, prolog, supervisor, in that order: each can stop the
+//! Makes a run ready on this node: user, cgroups, fence, private directories, image, prolog, supervisor, in that order: each can stop the
 //! start. Blocking; a failure names the user or the node as its cause. Cleaning up is `clean`'s work.
 
 use crate::clock::wall_clock;
@@ -12,6 +12,7 @@ use crate::own_limits::{self, PidRoom};
 use crate::run::cpu_binding;
 use crate::run::failure::Failure;
 use crate::run::fence_audit;
+use crate::run::image_pull::{self, TellPull};
 use crate::run::supervisor::{self, Supervisor, SupervisorAddress};
 use crate::site::{Site, cgroup_name};
 use crate::spool::file::private_dir;
@@ -35,11 +36,11 @@ use std::time::Duration;
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes everything and returns a supervisor that waits for `go`. A shortage of this daemon's own is waited for.
-pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
-    own_limits::patiently(&format!("run {run}"), || make_ready(site, run))
+pub fn prepare(site: &Site, run: RunId, tell: TellPull<'_>) -> Result<Supervisor, Failure> {
+    own_limits::patiently(&format!("run {run}"), || make_ready(site, run, tell))
 }
 
-fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
+fn make_ready(site: &Site, run: RunId, tell: TellPull<'_>) -> Result<Supervisor, Failure> {
     let dir = site.spool.run_dir(run);
     let order = site.spool.order(run).map_err(Failure::node)?;
     let unfit = [site.unfit.clone(), site.spool.shortage()];
@@ -90,9 +91,8 @@ fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     if !made.is_empty() {
         log_line(&dir, wall_clock(), &made);
     }
-    if !order.prolog.is_empty() {
-        prolog::run(site, run, &order, &setup)?;
-    }
+    image_pull::pull(site, run, &order, tell)?;
+    prolog::run(site, run, &order, &setup)?;
     // Left by a supervisor that died before it was ready.
     SupervisorAddress::of(&site.spool, run)
         .remove_sockets()
@@ -240,11 +240,13 @@ fn fenced_cgroup(
     order: &LaunchOrder,
     RunDevices { gpus, channel }: RunDevices,
 ) -> Result<(RunCgroup, Vec<u32>), Failure> {
-    // The cgroup of an earlier attempt holds no process of a user, and at most an unreleased supervisor. A fence must not be put
+    // The cgroup of an earlier attempt holds at most an unreleased supervisor and the pull of an image. A fence must not be put
     // beside an older one.
     if site.spool.run_dir(run).join("fence.json").exists()
         && let Some(stale) = site.cgroup_of(run).map_err(Failure::node)?
     {
+        // An image was pulled in it.
+        stale.kill().map_err(Failure::node)?;
         stale
             .remove_with_supervisor(SUPERVISOR_PATIENCE)
             .map_err(Failure::node)?;
@@ -347,6 +349,8 @@ fn setup(
         containers: ContainerPlaces {
             boxes: site.spool.boxes_dir(run).display().to_string(),
             images: site.spool.images_dir(user.uid).display().to_string(),
+            cache_bytes: site.config.image_cache_bytes,
+            registry_timeout_secs: site.config.registry_timeout_secs,
         },
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),

@@ -1,10 +1,11 @@
 //! A task goes into its container and becomes the program. The first one makes the container while the others wait.
 
+use crate::container::ContainerError;
 use crate::container::order::ContainerOrder;
 use crate::container::program::{Program, ProgramFailure};
 use crate::container::set_up::{self, LiveContainer, start_of};
-use crate::container::store::{PullProgress, StoredImage};
-use crate::container::{ContainerError, ContainerFault};
+use crate::container::store::StoredImage;
+use gmodel::image_pull::{ContainerFault, PullProgress};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -278,11 +279,11 @@ fn save(order: &ContainerOrder, entrance: &Entrance) -> Result<(), ContainerErro
             "-quiet",
         ]);
     let packed = pack.run(SAVE_PATIENCE, &mut || {
-        fs::metadata(&part).map_or(0, |meta| meta.len())
+        Ok(fs::metadata(&part).map_or(0, |meta| meta.len()))
     });
     let done = match packed {
         Ok(_) => fs::rename(&part, &order.spec.save).map_err(|e| e.to_string()),
-        Err(ProgramFailure::NotThere(e)) => Err(e.text),
+        Err(ProgramFailure::Refused(e)) => Err(e.text),
         Err(ProgramFailure::Ended { words }) => Err(words),
         Err(ProgramFailure::Stalled(_)) => Err("mksquashfs stands still".to_owned()),
     };

@@ -19,6 +19,10 @@ pub struct ContainerOrder {
     pub dir: PathBuf,
     /// Directory of the user's images.
     pub images: PathBuf,
+    /// What they may take, those in use aside.
+    pub cache_bytes: u64,
+    /// For a registry that sends nothing.
+    pub registry_timeout_secs: u32,
     /// Tasks that share the container here.
     pub tasks: u32,
     pub uid: u32,
@@ -42,6 +46,8 @@ fn order(spec: &ContainerSpec, setup: &RunSetup, name: &str, tasks: u32) -> Cont
         spec: spec.clone(),
         dir: Path::new(&setup.containers.boxes).join(name),
         images: Path::new(&setup.containers.images).into(),
+        cache_bytes: setup.containers.cache_bytes,
+        registry_timeout_secs: setup.containers.registry_timeout_secs,
         tasks,
         uid: setup.uid,
         gid: setup.gid,
@@ -79,14 +85,7 @@ pub fn contain(
 ) -> Result<(), ContainerError> {
     // Part of it becomes a path, below which root makes a directory.
     order.spec.check().map_err(ContainerError::user)?;
-    let (Some(boxes), false) = (order.dir.parent(), order.images.as_os_str().is_empty()) else {
-        return Err(ContainerError::node(
-            "this node's daemon is of a release without containers",
-        ));
-    };
-    for dir in [boxes, &order.images] {
-        user_dir(dir, order.uid, order.gid).map_err(ContainerError::of_file("making", dir))?;
-    }
+    make_dirs(&order)?;
     user.clone_into(&mut order.user);
     let variable = |name: &str| launch.env.iter().find(|(known, _)| known == name);
     order.files.extend(
@@ -100,6 +99,22 @@ pub fn contain(
     launch.argv = head.into_iter().chain(command).collect();
     // By the kernel's link: the user need not be able to pass the directories above gstepd.
     launch.program = Some("/proc/self/exe".into());
+    Ok(())
+}
+
+/// Directories of the user's containers in this run, and of the user's images.
+///
+/// # Errors
+/// They cannot be made.
+pub fn make_dirs(order: &ContainerOrder) -> Result<(), ContainerError> {
+    let (Some(boxes), false) = (order.dir.parent(), order.images.as_os_str().is_empty()) else {
+        return Err(ContainerError::node(
+            "this node's daemon is of a release without containers",
+        ));
+    };
+    for dir in [boxes, &order.images] {
+        user_dir(dir, order.uid, order.gid).map_err(ContainerError::of_file("making", dir))?;
+    }
     Ok(())
 }
 

@@ -37,7 +37,8 @@ pub struct Program {
 /// How it ended, if not well.
 #[derive(Debug)]
 pub enum ProgramFailure {
-    NotThere(ContainerError),
+    /// The node lacks it, or there is no room.
+    Refused(ContainerError),
     Ended {
         words: String,
     },
@@ -61,6 +62,7 @@ impl Program {
             .env("PATH", PLACES.join(":"))
             .current_dir("/")
             .stdin(Stdio::null());
+        gsys::process::end_with_parent(&mut command);
         for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR"] {
             command.env_remove(name);
         }
@@ -80,10 +82,10 @@ impl Program {
     pub fn run(
         mut self,
         patience: Duration,
-        moved: &mut dyn FnMut() -> u64,
+        moved: &mut dyn FnMut() -> Result<u64, ContainerError>,
     ) -> Result<Vec<u8>, ProgramFailure> {
         let lost = |e: std::io::Error| {
-            ProgramFailure::NotThere(ContainerError::node(format_args!("{}: {e}", self.name)))
+            ProgramFailure::Refused(ContainerError::node(format_args!("{}: {e}", self.name)))
         };
         let words = File::create(&self.words).map_err(lost)?;
         let errors = words.try_clone().map_err(lost)?;
@@ -107,7 +109,7 @@ impl Program {
 fn wait(
     child: &mut Child,
     patience: Duration,
-    moved: &mut dyn FnMut() -> u64,
+    moved: &mut dyn FnMut() -> Result<u64, ContainerError>,
 ) -> Result<(bool, Vec<u8>), ProgramFailure> {
     let stdout = child.stdout.take();
     let reader = std::thread::spawn(move || {
@@ -117,23 +119,34 @@ fn wait(
         }
         output
     });
-    let (mut place, mut since) = (moved(), Instant::now());
+    let (mut place, mut since) = (0, Instant::now());
+    let (mut looked, mut took) = (None::<Instant>, Duration::ZERO);
     loop {
         match child.try_wait() {
             Ok(Some(status)) => {
                 return Ok((status.success(), reader.join().unwrap_or_default()));
             }
-            Ok(None) => std::thread::sleep(LOOK_EVERY),
-            Err(e) => return Err(ProgramFailure::NotThere(ContainerError::node(e))),
+            Ok(None) => {}
+            Err(e) => return Err(ProgramFailure::Refused(ContainerError::node(e))),
         }
-        let now = moved();
-        if now != place {
-            (place, since) = (now, Instant::now());
-        } else if since.elapsed() > patience {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(ProgramFailure::Stalled(patience));
+        // Looking at many files takes a twentieth of the time.
+        if looked.is_none_or(|at| at.elapsed() >= took * 20) {
+            let before = Instant::now();
+            let now = moved();
+            (looked, took) = (Some(Instant::now()), before.elapsed());
+            match now {
+                Ok(now) if now != place => (place, since) = (now, Instant::now()),
+                Ok(_) if since.elapsed() <= patience => {}
+                stuck => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(stuck.map_or_else(ProgramFailure::Refused, |_| {
+                        ProgramFailure::Stalled(patience)
+                    }));
+                }
+            }
         }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -152,6 +165,7 @@ fn tail(path: &Path) -> String {
     let line = line
         .split_once("msg=")
         .map_or(line, |(_, said)| said.trim_matches('"'));
+    let line = line.replace("\\\"", "\"");
     line.chars().filter(|c| !c.is_control()).take(400).collect()
 }
 

@@ -6,9 +6,10 @@ use crate::container::bundle::{GivenBundle, config};
 use crate::container::image::{ImageConfig, read_bounded};
 use crate::container::order::ContainerOrder;
 use crate::container::program;
-use crate::container::store::{ImageStore, PullProgress, StoredImage};
+use crate::container::store::{ImageStore, StoredImage};
 use anyhow::{Context, bail};
 use gmodel::container::ImageSource;
+use gmodel::image_pull::PullProgress;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,11 @@ use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const CRUN: &str = "crun";
+/// Beside the containers of a run: the image that was pulled for all of them, by the name that was asked for.
+pub const PULLED: &str = "pulled.json";
 const MAX_PASSWD_BYTES: u64 = 1 << 20;
 
 /// A container that is there, as its directory says.
@@ -43,11 +47,6 @@ pub fn make(
     kept: Option<StoredImage>,
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<LiveContainer, ContainerError> {
-    if program::find(CRUN).is_none() {
-        return Err(ContainerError::node(
-            "this node has no crun, which containers need",
-        ));
-    }
     let image = match kept.filter(|_| order.has_name()) {
         Some(kept) => kept,
         None => image_of(order, progress)?,
@@ -89,10 +88,26 @@ pub fn make(
     })
 }
 
-fn image_of(
+/// The image that was brought in before the job started, where it is this one.
+fn pulled(order: &ContainerOrder) -> Option<StoredImage> {
+    let text = read_bounded(&order.dir.with_file_name(PULLED)).ok()?;
+    let (name, image): (String, StoredImage) = serde_json::from_slice(&text).ok()?;
+    (name == order.spec.image && image.lower.is_dir()).then_some(image)
+}
+
+/// Its image, brought in if it is not here.
+///
+/// # Errors
+/// Whose fault it is, with a sentence.
+pub fn image_of(
     order: &ContainerOrder,
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<StoredImage, ContainerError> {
+    if program::find(CRUN).is_none() {
+        return Err(ContainerError::node(
+            "this node has no crun, which containers need",
+        ));
+    }
     if !order.spec.bundle.is_empty() {
         let dir = Path::new(&order.spec.bundle);
         let bundle = GivenBundle::parse(&read_bounded(&dir.join("config.json"))?, dir)?;
@@ -104,6 +119,7 @@ fn image_of(
                 work_dir: bundle.process.cwd,
                 ..ImageConfig::default()
             },
+            bytes: 0,
         });
     }
     if order.spec.image.is_empty() {
@@ -112,9 +128,15 @@ fn image_of(
             order.spec.name
         )));
     }
+    if let Some(image) = pulled(order) {
+        return Ok(image);
+    }
     let source = ImageSource::parse(&order.spec.image).map_err(ContainerError::user)?;
     ImageStore {
         dir: &order.images,
+        run: order.dir.parent().unwrap_or(&order.dir),
+        cache_bytes: order.cache_bytes,
+        registry_patience: Duration::from_secs(u64::from(order.registry_timeout_secs.max(1))),
         progress,
     }
     .image(&source)

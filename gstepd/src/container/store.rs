@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! DIR/rootfs/KEY/       an unpacked image, whole        DIR/rootfs/.new-KEY/   one being unpacked, or left by a kill
-//! DIR/image/KEY.json    its record                      DIR/lock/KEY           held by the one that brings it in
+//! DIR/image/KEY.json    its record                      DIR/lock/KEY           held by the one that brings it in, with its progress
 //! ```
 //! A user's images are the user's own files: nothing here lets one user bring files into another's image.
 
 use crate::container::ContainerError;
+use crate::container::cache::ImageCache;
 use crate::container::image::{ImageConfig, LayoutImage, Manifest, digest, read_bounded};
 use crate::container::program::{Program, ProgramFailure, bytes_below};
 use gmodel::container::{ImageSource, RegistryImage};
+use gmodel::image_pull::PullProgress;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,8 +19,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A registry that sends nothing for so long does not answer.
-const REGISTRY_PATIENCE: Duration = Duration::from_secs(60);
+/// For a program that asks no registry.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Twice what a node needs in its spool to start jobs.
+const MIN_FREE_BYTES: u64 = 128 << 20;
+/// A look at another's pull.
+const WAIT_EVERY: Duration = Duration::from_millis(200);
 /// A large layer may be one file for long.
 const UNPACK_PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -30,17 +36,31 @@ pub struct StoredImage {
     /// What it is known by: `sha256:...` where it has a digest, else its path.
     pub digest: String,
     pub config: ImageConfig,
+    /// As its files were when they were unpacked.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
-/// How far a pull is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PullProgress {
-    pub done_bytes: u64,
-    pub all_bytes: u64,
+pub fn place_of(dir: &Path, key: &str) -> PathBuf {
+    dir.join("rootfs").join(key)
+}
+
+pub fn record_of(dir: &Path, key: &str) -> PathBuf {
+    dir.join("image").join(format!("{key}.json"))
+}
+
+pub fn lock_path(dir: &Path, key: &str) -> PathBuf {
+    dir.join("lock").join(key)
 }
 
 pub struct ImageStore<'a> {
     pub dir: &'a Path,
+    /// Directory of the containers of the run that asks.
+    pub run: &'a Path,
+    /// What images of the user may take here; those in use stay whatever they take.
+    pub cache_bytes: u64,
+    /// A registry that sends nothing for so long does not answer.
+    pub registry_patience: Duration,
     /// Told again and again during a pull.
     pub progress: &'a mut dyn FnMut(PullProgress),
 }
@@ -82,7 +102,7 @@ impl ImageStore<'_> {
             return Ok(StoredImage {
                 lower: path.to_owned(),
                 digest: text.to_owned(),
-                config: ImageConfig::default(),
+                ..StoredImage::default()
             });
         }
         match path.extension().and_then(|end| end.to_str()) {
@@ -114,7 +134,7 @@ impl ImageStore<'_> {
                 .program("unsquashfs", &key)?
                 .args(["-no-progress", "-no-xattrs", "-ignore-errors", "-dest"])
                 .args([new.as_os_str(), path.as_os_str()]);
-            let unpacked = unpack.run(UNPACK_PATIENCE, &mut || bytes_below(new));
+            let unpacked = unpack.run(UNPACK_PATIENCE, &mut || store.unpacked(new, &key));
             unpacked.map_err(|failure| of_unpacking(&path.display().to_string(), failure))?;
             Ok(StoredImage {
                 digest: path.display().to_string(),
@@ -130,7 +150,7 @@ impl ImageStore<'_> {
     }
 
     fn unpack(
-        &self,
+        &mut self,
         image: &LayoutImage,
         new: &Path,
         key: &str,
@@ -146,7 +166,7 @@ impl ImageStore<'_> {
             .program("umoci", key)?
             .args(["raw", "unpack", "--rootless", "--image", &name])
             .args([new]);
-        let unpacked = unpack.run(UNPACK_PATIENCE, &mut || bytes_below(new));
+        let unpacked = unpack.run(UNPACK_PATIENCE, &mut || self.unpacked(new, key));
         unpacked.map_err(|failure| of_unpacking(&name, failure))?;
         Ok(StoredImage {
             digest: image.digest.clone(),
@@ -161,8 +181,11 @@ impl ImageStore<'_> {
         let raw = self.inspect(&name)?;
         let own = sha256_of(self, &raw)?;
         let key = own.replace(':', "-");
-        if let Some(known) = self.known(&key) {
-            return Ok(known);
+        let just_gone = |_: &mut Self, _: &Path| Err(ContainerError::node("it has just gone"));
+        if self.is_known(&key)
+            && let Ok(image) = self.once(&key, just_gone)
+        {
+            return Ok(image);
         }
         let mut manifest = Manifest::parse(&raw)?;
         if let Manifest::Index(digest) = &manifest {
@@ -207,18 +230,47 @@ impl ImageStore<'_> {
             &format!("docker://{image}"),
             &format!("oci:{}:image", layout.display()),
         ]);
-        let progress = &mut *self.progress;
-        let copied = copy.run(REGISTRY_PATIENCE, &mut || {
+        let copied = copy.run(self.registry_patience, &mut || {
             let done_bytes = bytes_below(layout);
-            progress(PullProgress {
+            let progress = PullProgress {
                 done_bytes: done_bytes.min(all_bytes),
                 all_bytes,
-            });
-            done_bytes
+                unpacks: false,
+            };
+            self.tell(progress, key).map(|()| done_bytes)
         });
         copied
             .map(drop)
             .map_err(|failure| of_registry(&image.to_string(), failure))
+    }
+
+    fn unpacked(&mut self, new: &Path, key: &str) -> Result<u64, ContainerError> {
+        let done_bytes = bytes_below(new);
+        let progress = PullProgress {
+            done_bytes,
+            all_bytes: 0,
+            unpacks: true,
+        };
+        self.tell(progress, key).map(|()| done_bytes)
+    }
+
+    /// Others that wait for the same image read it of its lock. A disk that is nearly full ends it: the node's other jobs need some, too.
+    fn tell(&mut self, progress: PullProgress, key: &str) -> Result<(), ContainerError> {
+        (self.progress)(progress);
+        let lock = lock_path(self.dir, key);
+        if let Ok(text) = serde_json::to_vec(&progress) {
+            let _ = fs::write(&lock, text);
+        }
+        let stat = nix::sys::statvfs::statvfs(self.dir)
+            .map_err(ContainerError::of_file("looking at", self.dir))?;
+        let free = stat.blocks_available() * stat.fragment_size();
+        (free >= MIN_FREE_BYTES).then_some(()).ok_or_else(|| {
+            ContainerError::node(format_args!(
+                "this node's disk for images is full: {} MiB are free, {} stay free",
+                free >> 20,
+                MIN_FREE_BYTES >> 20
+            ))
+        })
     }
 
     /// The manifest that a name stands for.
@@ -228,7 +280,7 @@ impl ImageStore<'_> {
             .program("skopeo", &key)?
             .args(["inspect", "--raw", name]);
         inspect
-            .run(REGISTRY_PATIENCE, &mut || 0)
+            .run(self.registry_patience, &mut || Ok(0))
             .map_err(|failure| of_registry(name.trim_start_matches("docker://"), failure))
     }
 
@@ -236,34 +288,71 @@ impl ImageStore<'_> {
         Program::new(name, self.dir.join(format!("lock/{key}.words")))
     }
 
+    fn is_known(&self, key: &str) -> bool {
+        record_of(self.dir, key).is_file()
+    }
+
     fn known(&self, key: &str) -> Option<StoredImage> {
-        let record = self.dir.join(format!("image/{key}.json"));
+        let record = record_of(self.dir, key);
         let mut image: StoredImage = serde_json::from_slice(&read_bounded(&record).ok()?).ok()?;
-        image.lower = self.dir.join("rootfs").join(key);
+        image.lower = place_of(self.dir, key);
         // When it was last used decides what goes first.
         let _ =
             File::open(&record).and_then(|file| file.set_modified(std::time::SystemTime::now()));
         image.lower.is_dir().then_some(image)
     }
 
-    /// Makes the files of an image in a directory that only then gets its name. Others that want it wait meanwhile.
+    /// Makes the files of an image in a directory that only then gets its name. Others that want it wait meanwhile. From then on the
+    /// run uses it.
     fn once(
         &mut self,
         key: &str,
-        make: impl FnOnce(&mut Self, &Path) -> Result<StoredImage, ContainerError>,
+        make: impl Fn(&mut Self, &Path) -> Result<StoredImage, ContainerError>,
     ) -> Result<StoredImage, ContainerError> {
+        let cache = ImageCache {
+            dir: self.dir,
+            run: self.run,
+        };
         let _lock = self.lock(key)?;
-        if let Some(known) = self.known(key) {
-            return Ok(known);
+        let known = self.known(key);
+        let is_new = known.is_none();
+        let image = match known {
+            Some(known) => known,
+            None => {
+                cache.keep(self.cache_bytes);
+                let made = self.make_files(key, &make);
+                match made {
+                    Err(e) if is_full(&e.text) && cache.keep(0) > 0 => {
+                        self.make_files(key, &make)?
+                    }
+                    made => made?,
+                }
+            }
+        };
+        cache.mark_used(key)?;
+        if is_new {
+            cache.keep(self.cache_bytes);
         }
+        Ok(image)
+    }
+
+    fn make_files(
+        &mut self,
+        key: &str,
+        make: impl Fn(&mut Self, &Path) -> Result<StoredImage, ContainerError>,
+    ) -> Result<StoredImage, ContainerError> {
         let new = self.dir.join(format!("rootfs/.new-{key}"));
-        let place = self.dir.join("rootfs").join(key);
+        let place = place_of(self.dir, key);
         for left in [&new, &place] {
             remove(left)?;
         }
         let made = make(self, &new).inspect_err(|_| drop(remove(&new)))?;
+        let made = StoredImage {
+            bytes: bytes_below(&new),
+            ..made
+        };
         fs::rename(&new, &place).map_err(ContainerError::of_file("making", &place))?;
-        let record = self.dir.join(format!("image/{key}.json"));
+        let record = record_of(self.dir, key);
         let text = serde_json::to_vec(&made).map_err(ContainerError::node)?;
         fs::write(&record, text).map_err(ContainerError::of_file("writing", &record))?;
         Ok(StoredImage {
@@ -272,17 +361,26 @@ impl ImageStore<'_> {
         })
     }
 
-    fn lock(&self, key: &str) -> Result<Flock<File>, ContainerError> {
-        let path = self.dir.join("lock").join(key);
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path);
-        let file = file.map_err(ContainerError::of_file("making", &path))?;
-        Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, e)| ContainerError::node(format_args!("locking {}: {e}", path.display())))
+    /// Held by the one that brings the image in; others wait for it, and say how far it is.
+    fn lock(&mut self, key: &str) -> Result<Flock<File>, ContainerError> {
+        let path = lock_path(self.dir, key);
+        let open = || {
+            let mut options = OpenOptions::new();
+            let options = options.create(true).truncate(false).write(true);
+            options.mode(0o600).open(&path)
+        };
+        let mut file = open().map_err(ContainerError::of_file("making", &path))?;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((again, nix::Error::EWOULDBLOCK)) => file = again,
+                Err((_, e)) => return Err(ContainerError::of_file("locking", &path)(e)),
+            }
+            let told = read_bounded(&path).ok();
+            let told = told.and_then(|text| serde_json::from_slice(&text).ok());
+            (self.progress)(told.unwrap_or_default());
+            std::thread::sleep(WAIT_EVERY);
+        }
     }
 }
 
@@ -300,21 +398,22 @@ fn sha256_of(store: &ImageStore<'_>, raw: &[u8]) -> Result<String, ContainerErro
     let words = store.program("skopeo", &format!("digest-{}", std::process::id()))?;
     let told = words
         .args(["manifest-digest".as_ref(), file.as_os_str()])
-        .run(REGISTRY_PATIENCE, &mut || 0);
+        .run(PATIENCE, &mut || Ok(0));
     let _ = fs::remove_file(&file);
     let told = told.map_err(|failure| of_registry("its manifest", failure))?;
     digest(String::from_utf8_lossy(&told).trim()).map(str::to_owned)
 }
 
 fn is_full(words: &str) -> bool {
-    words.contains("no space left")
+    words.contains("disk for images is full")
+        || words.contains("no space left")
         || words.contains("No space left")
         || words.contains("disk quota exceeded")
 }
 
 fn of_unpacking(name: &str, failure: ProgramFailure) -> ContainerError {
     match failure {
-        ProgramFailure::NotThere(e) => e,
+        ProgramFailure::Refused(e) => e,
         ProgramFailure::Stalled(patience) => ContainerError::node(format_args!(
             "unpacking {name}: nothing had moved for {} s",
             patience.as_secs()
@@ -342,7 +441,7 @@ const FINAL_WORDS: [&str; 8] = [
 
 fn of_registry(name: &str, failure: ProgramFailure) -> ContainerError {
     match failure {
-        ProgramFailure::NotThere(e) => e,
+        ProgramFailure::Refused(e) => e,
         ProgramFailure::Stalled(patience) => ContainerError::registry(format_args!(
             "pulling {name}: the registry sent nothing for {} s",
             patience.as_secs()

@@ -26,7 +26,7 @@ use crate::ctl::apply::records::{
 };
 use crate::ctl::event::Event;
 use crate::ctl::reservation::window::{Reservations, asked, drawing};
-use crate::ctl::state::{AdoptionWindow, EntryId, Run, State};
+use crate::ctl::state::{AdoptionWindow, EntryId, NodePull, Run, State};
 use gmodel::{JobId, JobState, RunId};
 use std::sync::Arc;
 
@@ -231,6 +231,20 @@ pub fn apply(state: &mut State, event: &Event) {
             (outcome.state, outcome.requeue, outcome.hold) = (JobState::Cancelled, None, None);
             raise_generations(state, *run);
         }
+        Event::RunPullSeen {
+            run,
+            node,
+            progress,
+            at,
+        } => runs::pull_seen(
+            state,
+            *run,
+            *node,
+            NodePull {
+                progress: *progress,
+                at: *at,
+            },
+        ),
         Event::RunIdleSeen { .. }
         | Event::RunIdled { .. }
         | Event::RunIdleOver { .. }

@@ -9,7 +9,9 @@ use crate::ctl::apply::records::{
 };
 use crate::ctl::apply::{jobs, stops, usage};
 use crate::ctl::owner::IDLE_POLICY;
-use crate::ctl::state::{DOWNED_MILLIS, EntryId, Member, NodeFailure, Outcome, Run, State};
+use crate::ctl::state::{
+    DOWNED_MILLIS, EntryId, Member, NodeFailure, NodePull, Outcome, Run, State,
+};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
 use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
@@ -105,6 +107,20 @@ pub(crate) fn found_on(
     drop_orders_on(node, share);
 }
 
+pub(crate) fn pull_seen(state: &mut State, id: RunId, node: NodeId, pull: NodePull) {
+    state.memo.pulls.entry(id).or_default().insert(node, pull);
+}
+
+fn pull_over(state: &mut State, id: RunId, node: NodeId) {
+    let Some(known) = state.memo.pulls.get_mut(&id) else {
+        return;
+    };
+    known.remove(&node);
+    if known.is_empty() {
+        state.memo.pulls.remove(&id);
+    }
+}
+
 /// All of its nodes are ready.
 pub(crate) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
     let run = run_mut(state, id);
@@ -120,6 +136,9 @@ pub(crate) fn reported(
     phase: &RunPhase,
     at: Timestamp,
 ) {
+    if phase.rank() > RunPhase::Accepted.rank() {
+        pull_over(state, id, node);
+    }
     let run = run_mut(state, id);
     let clean = matches!(phase, RunPhase::Clean(_));
     let place = run
@@ -190,6 +209,7 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     let placed = run.placed;
     let idled = run.stop.as_ref().is_some_and(|stop| stop.by == IDLE_POLICY);
     state.index.preparing.remove(&(placed, id));
+    state.memo.pulls.remove(&id);
     state.index.idle_untold.remove(&id);
     state.memo.idle_seen.remove(id);
     let job = job_mut(state, id.job);

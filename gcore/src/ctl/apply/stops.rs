@@ -12,6 +12,7 @@ pub(crate) fn stopping(state: &mut State, id: RunId, stop: &Stop) {
     });
     let placed = run.placed;
     state.index.preparing.remove(&(placed, id));
+    state.memo.pulls.remove(&id);
     forget(state, id, before.as_ref());
     state
         .index

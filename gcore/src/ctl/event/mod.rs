@@ -19,6 +19,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::gpu_check::CheckReport;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
+use gmodel::image_pull::PullProgress;
 use gmodel::node::{HoldMark, Inventory, Link, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
 use gmodel::step_share::StepHold;
@@ -231,6 +232,13 @@ pub enum Event {
         node: NodeId,
         idle_secs: Vec<u32>,
         watched_secs: u32,
+        at: Timestamp,
+    },
+    /// A node reported how far a run's image is; not stored.
+    RunPullSeen {
+        run: RunId,
+        node: NodeId,
+        progress: PullProgress,
         at: Timestamp,
     },
     /// How idle the run is on all its nodes together.
@@ -548,6 +556,7 @@ impl Event {
             Self::ReasonsGiven { .. }
                 | Self::NodeObeyed { .. }
                 | Self::RunIdleSeen { .. }
+                | Self::RunPullSeen { .. }
                 | Self::RunIdled { .. }
                 | Self::ControllerStarted { .. }
                 | Self::JobsForgotten { .. }
@@ -574,6 +583,7 @@ impl Event {
             | Self::StepEnded { .. }
             | Self::RunMarked { .. }
             | Self::RunIdleSeen { .. }
+            | Self::RunPullSeen { .. }
             | Self::RunIdled { .. }
             | Self::RunIdleOver { .. }
             | Self::RunIdleWarned { .. }
@@ -738,6 +748,7 @@ impl Event {
             Self::ReasonsGiven { .. }
             | Self::JobsForgotten { .. }
             | Self::RunIdleSeen { .. }
+            | Self::RunPullSeen { .. }
             | Self::RunIdled { .. }
             | Self::NodeObeyed { .. }
             | Self::Configured { .. }

@@ -8,6 +8,7 @@ use crate::ctl::state::State;
 use gmodel::gpu_health::GpuHealthStatus;
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::PullReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::mig::MigBoard;
 use gmodel::node::{GpuInfo, HungRun, Inventory, MigSlice};
@@ -78,6 +79,10 @@ pub(crate) fn bounded(
         NodeReport::Idle { runs } => {
             let mut seen = BTreeSet::new();
             runs.retain(|IdleReport { run, .. }| seen.insert(*run));
+        }
+        NodeReport::Pulls { runs } => {
+            let mut seen = BTreeSet::new();
+            runs.retain(|PullReport { run, .. }| seen.insert(*run));
         }
         NodeReport::Inventory { inventory } => bound_inventory(inventory),
         NodeReport::Obeyed {
@@ -314,6 +319,7 @@ fn bound_end(end: &mut RunEnd, limits: &UseLimits) {
         LaunchFailureSubject::Node
         | LaunchFailureSubject::User
         | LaunchFailureSubject::Shortage
+        | LaunchFailureSubject::Registry
         | LaunchFailureSubject::Unknown => {}
     }
     limits.bound(&mut end.usage);

@@ -51,6 +51,7 @@ pub(crate) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
             }
         }
         NodeReport::Idle { runs } => crate::ctl::run::idle::take(tx, id, runs),
+        NodeReport::Pulls { runs } => crate::ctl::run::image_pull::take(tx, id, runs),
         NodeReport::Inventory { inventory } => take_inventory(tx, id, inventory),
         NodeReport::Obeyed { fence } => {
             if fence.incarnation == tx.state.incarnation {

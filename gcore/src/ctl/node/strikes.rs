@@ -33,10 +33,13 @@ pub(crate) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, S
             Some(end) if end.cause == EndCause::PrologFailed => {
                 Some(strike(&end.text, LaunchFailureSubject::Node, true))
             }
-            // Temporary, and the daemon's own.
+            // Temporary, and the daemon's own, or a registry's.
             Some(end)
                 if end.cause == EndCause::LaunchNode
-                    && end.subject() == LaunchFailureSubject::Shortage =>
+                    && matches!(
+                        end.subject(),
+                        LaunchFailureSubject::Shortage | LaunchFailureSubject::Registry
+                    ) =>
             {
                 None
             }

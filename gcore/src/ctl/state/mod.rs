@@ -23,7 +23,7 @@ pub(crate) use idle::NodeIdleness;
 pub use idle::{IdleSeen, IdleWarning, RunIdle};
 pub use index::StateIndex;
 pub use job::{Job, TaskOf};
-pub use memos::StateMemos;
+pub use memos::{NodePull, StateMemos};
 pub(crate) use node::is_out_of_service;
 pub use node::{
     CertificateRenewal, FenceFailure, Fencing, FreeResources, GpuWork, JoinToken, Node,

@@ -3,7 +3,7 @@
 use crate::ctl::state::idle::RunIdle;
 use crate::ctl::state::outcome::Outcome;
 use crate::ctl::state::stop::Stop;
-use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase};
+use gmodel::run::{Allocation, EndCause, LaunchFailureSubject, NumberedSignal, RunEnd, RunPhase};
 use gmodel::step_share::StepHold;
 use gmodel::{JobId, NodeId, NodeLife, RunClass, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -179,8 +179,12 @@ impl Run {
     }
     /// The node failed before any user process was started there.
     pub fn failed_launch(&self, node: NodeId) -> bool {
-        let cause = self.member(node).and_then(Member::end).map(|end| end.cause);
-        self.is_late(node) || matches!(cause, Some(EndCause::LaunchNode | EndCause::PrologFailed))
+        let is_the_nodes = |end: &RunEnd| match end.cause {
+            EndCause::LaunchNode => end.subject() != LaunchFailureSubject::Registry,
+            cause => cause == EndCause::PrologFailed,
+        };
+        let end = self.member(node).and_then(Member::end);
+        self.is_late(node) || end.is_some_and(|end| is_the_nodes(end))
     }
     /// The node was rebooted, or lost.
     pub fn lost_node(&self, node: NodeId) -> bool {

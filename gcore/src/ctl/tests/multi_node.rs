@@ -77,6 +77,39 @@ fn a_node_that_does_not_get_ready_is_noted_and_the_run_is_taken_back() {
 }
 
 #[test]
+fn a_node_that_tells_of_the_image_of_a_run_has_time_to_pull_it() {
+    two(
+        "n1 pulls 1-1 620 1000
+         n2 pulls 1-1 110 1000
+         n1 ready 1-1
+         n1 pulls 1-1 700 1000
+         wait 59
+         n2 pulls 1-1 990 1000
+         wait 59
+         n1 told
+         wait 1
+         n1 told
+         n2 pulls 1-1 995 1000
+         n1 stopped 1-1
+         n2 stopped 1-1
+         nodes",
+        expect![[r#"
+            job 1
+            pulling 62% of 1000 on 1
+            pulling 11% of 1000 on 2
+            pulling 11% of 1000 on 2
+            pulling 99% of 1000 on 2
+            n1 is told: 1-1 Prepare
+            n1 is told: 1-1 stop (PrepareTimeout)
+            no pull
+            n1 IDLE 8 GPUs 64 CPUs free
+            n2 IDLE 8 GPUs 64 CPUs free 1 strikes
+            n3 IDLE 8 GPUs 64 CPUs free
+        "#]],
+    );
+}
+
+#[test]
 fn a_controller_that_was_away_gives_its_nodes_time_to_say_they_are_ready() {
     two(
         "n1 ready 1-1

@@ -65,6 +65,9 @@ const CELLS: &[(JobRowKey, ComputedCell)] = &[
     (JobRowKey::reason_text, |row, view, out| {
         out.text_unless_empty(&row.reason_text(view))
     }),
+    (JobRowKey::pull, |row, view, out| {
+        out.text_unless_empty(&row.pull(view).unwrap_or_default())
+    }),
     (JobRowKey::priority, |row, view, out| {
         out.number(row.priority(view))
     }),

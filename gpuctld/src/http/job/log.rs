@@ -381,6 +381,7 @@ impl LogWriter<'_> {
             Event::ReasonsGiven { .. }
             | Event::NominationChanged { .. }
             | Event::RunIdleSeen { .. }
+            | Event::RunPullSeen { .. }
             | Event::RunIdled { .. }
             | Event::JobsForgotten { .. }
             | Event::NodeJoined { .. }

@@ -3,7 +3,7 @@
 //! Owns what a listing says of each (counts asked or held, times, files); [`crate::http::job::column`] writes it as JSON.
 
 use crate::http::job::rank::{Rank, Ranks, class_word};
-use gcore::ctl::{Array, Job, Node, Run, State, fence_words, idle_words};
+use gcore::ctl::{Array, Job, Node, Run, State, fence_words, idle_words, slowest_pull};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
 use gmodel::duration::sacct_time;
@@ -287,9 +287,12 @@ impl<'a> Row<'a> {
 
     pub(crate) fn reason_text(&self, view: View) -> Cow<'a, str> {
         if self.is_pending() {
-            return match self.reason() {
-                Cow::Borrowed(reason) => Cow::Borrowed(&reason.text),
-                Cow::Owned(reason) => Cow::Owned(reason.text.to_string()),
+            return match (self.reason(), self.last_failure()) {
+                (reason, Some(failure)) if reason.code == ReasonCode::BeginTime => {
+                    format!("{}: {failure}", reason.text).into()
+                }
+                (Cow::Borrowed(reason), _) => Cow::Borrowed(&reason.text),
+                (Cow::Owned(reason), _) => Cow::Owned(reason.text.to_string()),
             };
         }
         let words = |node: &Node| Some(format!("{}: {}", node.name, fence_words(node)?));
@@ -298,6 +301,21 @@ impl<'a> Row<'a> {
             .or_else(|| self.hung(view.state))
             .unwrap_or_default()
             .into()
+    }
+
+    /// How its last run failed, where it is tried again later for that.
+    fn last_failure(&self) -> Option<&'a str> {
+        let Self::Job(job) = self else { return None };
+        let text = job.past.try_after.map(|_| job.past.end_text.as_str());
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// How far its image is, on the node that is least far.
+    pub(crate) fn pull(&self, view: View) -> Option<String> {
+        let Self::Job(job) = self else { return None };
+        let (node, pull) = slowest_pull(view.state, job.live_run()?)?;
+        let node = view.state.nodes.get(node)?;
+        Some(format!("{} on {}", pull.progress, node.name))
     }
 
     /// Which of its processes do not die, on the first node that says so.

@@ -11,6 +11,7 @@ use gmodel::array_spec::ArraySpec;
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::gpu_request::GpuRequest;
 use gmodel::idle::IdleReport;
+use gmodel::image_pull::{PullProgress, PullReport};
 use gmodel::node::Role;
 use gmodel::policy::{Account, Policy, PreemptMode};
 use gmodel::run::{RunPhase, RunReport, RunTarget, StopCause};
@@ -539,6 +540,28 @@ impl World {
                     report: NodeReport::Idle { runs: vec![report] },
                 })
                 .unwrap();
+            }
+            // Bytes of the run's image that are here, of all: `n1 pulls 1-1 620 1000`
+            "pulls" => {
+                let run = args[0].parse().unwrap();
+                let report = PullReport {
+                    run,
+                    progress: PullProgress {
+                        done_bytes: args[1].parse().unwrap(),
+                        all_bytes: args[2].parse().unwrap(),
+                        unpacks: false,
+                    },
+                };
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Pulls { runs: vec![report] },
+                })
+                .unwrap();
+                let pull = slowest_pull(&self.state, run);
+                let text = pull.map_or("no pull".into(), |(node, pull)| {
+                    format!("{} on {node}", pull.progress)
+                });
+                self.say(&text);
             }
             // The newest call of the fence program for it: `n1 fenced`, `n1 fenced no route to the BMC`, `n1 fenced number=3`
             "fenced" => {

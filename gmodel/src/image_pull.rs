@@ -1,0 +1,115 @@
+//! The pull of a run's image: what the process that pulls says, a JSON object a line, and what a node tells of it. Values only.
+
+use crate::ids::RunId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The longest line that is read of a process that pulls.
+pub const MAX_PULL_LINE_BYTES: u64 = 8 << 10;
+/// The most text of an error that is kept, characters.
+pub const MAX_PULL_TEXT: usize = 600;
+
+/// Which party has to do something about a container that cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerFault {
+    /// A name that is none, a file that cannot be read, a wish that this runtime cannot fulfil.
+    User,
+    /// The registry does not answer, or breaks off.
+    Registry,
+    /// The disk is full, or a program is missing.
+    Node,
+}
+
+/// How far a pull is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PullProgress {
+    pub done_bytes: u64,
+    /// 0: not known yet.
+    pub all_bytes: u64,
+    /// All is here, and becomes files.
+    pub unpacks: bool,
+}
+
+impl PullProgress {
+    pub fn percent(self) -> u64 {
+        let part = u128::from(self.done_bytes.min(self.all_bytes)) * 100;
+        (part / u128::from(self.all_bytes.max(1))) as u64
+    }
+}
+
+impl fmt::Display for PullProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.all_bytes {
+            _ if self.unpacks => f.write_str("unpacking its image"),
+            0 => f.write_str("pulling its image"),
+            all => write!(f, "pulling {}% of {}", self.percent(), ShortBytes(all)),
+        }
+    }
+}
+
+/// `5.1G`, `640M`: two digits at least, as `ls -h` has it.
+struct ShortBytes(u64);
+
+impl fmt::Display for ShortBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut unit, mut units) = (1_u64, ["", "K", "M", "G", "T", "P", "E"].iter());
+        let mut name = units.next();
+        while self.0 / unit >= 1024 {
+            unit <<= 10;
+            name = units.next();
+        }
+        let name = name.copied().unwrap_or_default();
+        let tenths = u128::from(self.0) * 10 / u128::from(unit);
+        match tenths {
+            0..100 if unit > 1 => write!(f, "{}.{}{name}", tenths / 10, tenths % 10),
+            _ => write!(f, "{}{name}", tenths / 10),
+        }
+    }
+}
+
+/// One line of the process that pulls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PullWord {
+    Progress(PullProgress),
+    /// The image is here. The last line, as the next.
+    Done {
+        digest: String,
+    },
+    Failed {
+        fault: ContainerFault,
+        text: String,
+    },
+}
+
+/// What a node tells the controller of a pull, again and again while it lasts. Not news: what is lost is told again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullReport {
+    pub run: RunId,
+    #[serde(flatten)]
+    pub progress: PullProgress,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_told_in_percent_and_in_short() {
+        let of = |done_bytes, all_bytes| {
+            PullProgress {
+                done_bytes,
+                all_bytes,
+                unpacks: false,
+            }
+            .to_string()
+        };
+        assert_eq!(of(0, 0), "pulling its image");
+        assert_eq!(of(3_400_000_000, 5_476_083_302), "pulling 62% of 5.0G");
+        assert_eq!(of(u64::MAX, u64::MAX), "pulling 100% of 15E");
+        assert_eq!(of(9, 10), "pulling 90% of 10");
+        assert_eq!(of(0, 700 << 10), "pulling 0% of 700K");
+    }
+}
