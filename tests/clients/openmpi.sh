@@ -23,6 +23,14 @@ right 'pmix is in the list' grep -q pmix <(grun --mpi=list)
 same 'ring and all-reduce over two nodes, outside of a job' "$wanted" "$(ranks grun --mpi=pmix -N2 -n4 ./rank.sh)"
 same 'with data only as it is asked for' "$wanted" \
     "$(OMPI_MCA_pmix_base_collect_data=0 OMPI_MCA_pmix_base_async_modex=1 ranks grun --mpi=pmix -N2 -n4 ./rank.sh)"
+# Ordinary users have servers of their own.
+reader=gpmpi$$
+useradd --home-dir "$work/home" "$reader" || not_run 'an ordinary user cannot be made'
+undo() { userdel "$reader"; }
+mkdir -m 777 "$work/shm/user/" "$work/shm/user/node1" "$work/shm/user/node2"
+sed "s#$work/shm/#&user/#" rank.sh >user.sh
+chmod 755 user.sh ring
+same 'for an ordinary user' "$wanted" "$(ranks runuser -u "$reader" -- env "PATH=$work/bin:/usr/bin:/bin" grun --mpi=pmix -N2 -n4 ./user.sh)"
 cat >batch.sh <<SH2
 #!/bin/bash
 #SBATCH -N2 --ntasks-per-node=2

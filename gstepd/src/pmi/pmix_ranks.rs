@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use gmodel::parallel::{MAX_EXCHANGE_PIECE_BYTES, MAX_KEY_SPACE_BYTES};
 use gmodel::supervise::StepOrder;
-use gsys::launch::{self, LaunchSpec, Stdio};
+use gsys::launch::{self, Identity, LaunchSpec, Stdio};
 use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
-use nix::unistd::pipe2;
+use nix::unistd::{fchown, pipe2};
 
 use super::RankEnd;
 use super::pmix_message::{PmixMessage, PmixOrder};
@@ -37,6 +37,7 @@ pub struct PmixRanks {
     outgoing: Vec<u8>,
     /// What each task is told before its program starts.
     pipes: Vec<Option<File>>,
+    user: Identity,
     words: RankWords,
     ended: BTreeSet<usize>,
     /// The server has judged their end.
@@ -50,6 +51,7 @@ impl PmixRanks {
             incoming: Vec::new(),
             outgoing: Vec::new(),
             pipes: order.ranks.iter().map(|_| None).collect(),
+            user: identity(job.setup),
             words: RankWords::new(&order.ranks),
             ended: BTreeSet::new(),
             judged: BTreeSet::new(),
@@ -66,6 +68,9 @@ impl PmixRanks {
 
     pub fn connect(&mut self, local: usize) -> std::io::Result<RankEnd> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+        // The task opens it anew, by its number, as the user.
+        let (uid, gid) = (self.user.uid.into(), self.user.gid.into());
+        fchown(&reader, Some(uid), Some(gid))?;
         // Without a server nothing is ever written, and the task ends.
         self.pipes[local] = self.server.is_some().then(|| File::from(writer));
         Ok(RankEnd {
