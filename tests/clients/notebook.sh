@@ -10,7 +10,12 @@ pool_up --nodes 1 --gpus h100:4
 # One to log in, with a home and no password.
 reader=gpnb$$
 useradd --create-home --home-dir "$work/reader" --shell /bin/bash "$reader" || not_run 'a user to log in cannot be made'
-undo() { userdel "$reader"; }
+hub=
+undo() {
+    # The hub leaves its proxy when it is not asked to end.
+    [ -z "$hub" ] || kill -- "-$hub" 2>/dev/null
+    userdel "$reader"
+}
 cat >"$work/reader/gpus.ipynb" <<'NB'
 {"cells": [{"cell_type": "code", "execution_count": null, "id": "one", "metadata": {}, "outputs": [],
   "source": ["import os\n", "print('GPUs', os.environ['CUDA_VISIBLE_DEVICES'], 'of job', os.environ['SLURM_JOB_ID'], 'as', os.getuid())"]}],
@@ -44,7 +49,7 @@ c.Spawner.start_timeout = 60
 c.Spawner.http_timeout = 60
 c.Spawner.default_url = "/lab/tree/gpus.ipynb"
 PY
-"$work/venv/bin/jupyterhub" -f hub.py >hub.log 2>&1 &
+setsid "$work/venv/bin/jupyterhub" -f hub.py >hub.log 2>&1 &
 hub=$!
 
 cat >browser.py <<'PY'
@@ -92,7 +97,7 @@ for _ in $(seq 60); do
     sleep 1
 done
 timeout 280 "$work/venv/bin/python" browser.py "http://127.0.0.1:$hub_port" "$reader" "$work/profile" >seen 2>&1 ||
-    { cat seen; tail -n 40 hub.log; cat "$work"/reader/*.log; squeue; kill "$hub"; fail 'the browser'; }
+    { cat seen; tail -n 40 hub.log; cat "$work"/reader/*.log; squeue; fail 'the browser'; }
 cat seen
 job=$(squeue -h -o %i)
 same 'a cell lists the GPUs of its job' "GPUs 0,1 of job $job as $(id -u "$reader")" "$(grep ^GPUs seen)"

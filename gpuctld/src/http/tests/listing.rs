@@ -173,6 +173,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         mail_type: Some("x".into()),
         mail_user: Some("x".into()),
         idle: Some("x".into()),
+        pull: "x".into(),
         idle_exempt: true,
         allocation: true,
         position: Some(1),
