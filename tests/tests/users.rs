@@ -256,13 +256,13 @@ fn a_working_directory_that_vanishes_after_submission_fails_the_job_with_its_nam
 }
 
 #[test]
-fn an_array_of_500_with_a_missing_output_directory_fails_500_times_and_drains_no_node() {
+fn an_array_of_500_with_a_missing_input_file_fails_500_times_and_drains_no_node() {
     let Some(pool) = Pool::up(2, "h100:4") else {
         return;
     };
     let id = gsub(
         &pool,
-        &["-a", "0-499", "-o", "missing/%A_%a.out", "--wrap", "true"],
+        &["-a", "0-499", "-i", "missing/%A_%a.in", "--wrap", "true"],
     )
     .id();
     let mut last = Vec::new();
