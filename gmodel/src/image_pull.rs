@@ -1,6 +1,7 @@
 //! The pull of a run's image: what the process that pulls says, a JSON object a line, and what a node tells of it. Values only.
 
 use crate::ids::RunId;
+use crate::size::rough_size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -44,27 +45,7 @@ impl fmt::Display for PullProgress {
         match self.all_bytes {
             _ if self.unpacks => f.write_str("unpacking its image"),
             0 => f.write_str("pulling its image"),
-            all => write!(f, "pulling {}% of {}", self.percent(), ShortBytes(all)),
-        }
-    }
-}
-
-/// `5.1G`, `640M`: two digits at least, as `ls -h` has it.
-struct ShortBytes(u64);
-
-impl fmt::Display for ShortBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut unit, mut units) = (1_u64, ["", "K", "M", "G", "T", "P", "E"].iter());
-        let mut name = units.next();
-        while self.0 / unit >= 1024 {
-            unit <<= 10;
-            name = units.next();
-        }
-        let name = name.copied().unwrap_or_default();
-        let tenths = u128::from(self.0) * 10 / u128::from(unit);
-        match tenths {
-            0..100 if unit > 1 => write!(f, "{}.{}{name}", tenths / 10, tenths % 10),
-            _ => write!(f, "{}{name}", tenths / 10),
+            all => write!(f, "pulling {}% of {}", self.percent(), rough_size(all)),
         }
     }
 }
@@ -107,9 +88,9 @@ mod tests {
             .to_string()
         };
         assert_eq!(of(0, 0), "pulling its image");
-        assert_eq!(of(3_400_000_000, 5_476_083_302), "pulling 62% of 5.0G");
-        assert_eq!(of(u64::MAX, u64::MAX), "pulling 100% of 15E");
-        assert_eq!(of(9, 10), "pulling 90% of 10");
+        assert_eq!(of(3_400_000_000, 5_476_083_302), "pulling 62% of 5.1G");
+        assert_eq!(of(u64::MAX, u64::MAX), "pulling 100% of 16777216T");
+        assert_eq!(of(9 << 20, 10 << 20), "pulling 90% of 10M");
         assert_eq!(of(0, 700 << 10), "pulling 0% of 700K");
     }
 }

@@ -64,7 +64,7 @@ pub enum MpiType {
     None,
     /// PMI-1 and PMI-2, spoken by the job's supervisors: MPICH and its kin.
     Pmi2,
-    /// PMIx, by the libpmix of each node: Open MPI and others.
+    /// PMIx, by the libpmix of each node: for Open MPI.
     Pmix,
 }
 

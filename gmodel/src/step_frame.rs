@@ -13,14 +13,14 @@ use crate::supervise::TerminalSize;
 /// H  step u32, node index u32, key            S  rank u32, pid u32
 /// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
 /// X  rank u32, code u8, signal u8, text       R  text
-/// T  bytes of input taken u32                 M  where the ranks meet: HOST:PORT   (of the first node; grun tells the others)
+/// T  bytes of input taken u32                 M  where the ranks meet: HOST:PORT   (of the first node; grun tells all nodes)
 /// L  ranks, u32 each
 /// U  CPU user u64, system u64 (microseconds), peak of memory u64 (bytes), OOM kills u64, text
 /// K  signal u8                                (grun to gstepd)
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
 /// W  rows u16, columns u16                    (grun to gstepd)
 /// M  HOST:PORT                                (grun to gstepd)
-/// P  is last u8, keys and values of PMI       (both ways: what is new on a node at a fence, and on all others)
+/// P  is last u8, keys and values of PMI       (both ways: what is new on a node at a fence, and on all other nodes)
 /// A  rank u32, why it ends the step
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub enum StepInput {
     Signal {
         signal: u8,
     },
-    /// More of what the tasks read, or one of them while the others read nothing; no bytes are its end.
+    /// More input, for all tasks or for one task while the rest get none; no bytes are its end.
     Stdin {
         rank: Option<u32>,
         bytes: Vec<u8>,
@@ -194,46 +194,35 @@ impl StepOutput {
 
     /// The first frame of `buffer` and its length with the header; `None` while it is not whole.
     pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
-        let Some((kind, body, used)) = split_frame(buffer)? else {
-            return Ok(None);
-        };
-        let bad = BadFrame {
-            length: body.len() + 1,
-            kind,
-        };
-        let output = match kind {
+        read_first(buffer, Self::of_frame)
+    }
+
+    fn of_frame(kind: u8, body: &[u8]) -> Option<Self> {
+        Some(match kind {
             b'R' => Self::Refused {
                 text: text_of(body),
             },
             b'M' => Self::Meeting {
                 address: text_of(body),
             },
-            b'P' => body
-                .split_first()
-                .map(|(is_last, piece)| Self::Fence {
-                    is_last: *is_last != 0,
-                    piece: piece.to_vec(),
-                })
-                .ok_or(bad)?,
-            b'D' => split_number(body)
-                .map(|(node, bytes)| Self::Direct {
-                    node,
-                    bytes: bytes.to_vec(),
-                })
-                .ok_or(bad)?,
-            b'U' => Self::used(body).ok_or(bad)?,
+            b'P' => body.split_first().map(|(is_last, piece)| Self::Fence {
+                is_last: *is_last != 0,
+                piece: piece.to_vec(),
+            })?,
+            b'D' => split_number(body).map(|(node, bytes)| Self::Direct {
+                node,
+                bytes: bytes.to_vec(),
+            })?,
+            b'U' => Self::used(body)?,
             b'L' => match body.as_chunks() {
                 (ranks, []) => Self::Layout {
                     ranks: ranks.iter().map(|rank| u32::from_be_bytes(*rank)).collect(),
                 },
-                _ => return Err(bad),
+                _ => return None,
             },
-            b'H' | b'A' | b'S' | b'O' | b'E' | b'X' | b'T' => {
-                Self::from_body(kind, body).ok_or(bad)?
-            }
+            b'H' | b'A' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body)?,
             _ => Self::Unknown,
-        };
-        Ok(Some((output, used)))
+        })
     }
 
     fn used(body: &[u8]) -> Option<Self> {
@@ -321,20 +310,17 @@ impl StepInput {
 
     /// As [`StepOutput::read`].
     pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
-        let Some((kind, body, used)) = split_frame(buffer)? else {
-            return Ok(None);
-        };
-        let bad = BadFrame {
-            length: body.len() + 1,
-            kind,
-        };
-        let input = match (kind, body) {
+        read_first(buffer, Self::of_frame)
+    }
+
+    fn of_frame(kind: u8, body: &[u8]) -> Option<Self> {
+        Some(match (kind, body) {
             (b'K', [signal]) => Self::Signal { signal: *signal },
             (b'W', [a, b, c, d]) => Self::Resize(TerminalSize {
                 rows: u16::from_be_bytes([*a, *b]),
                 columns: u16::from_be_bytes([*c, *d]),
             }),
-            (b'K' | b'W', _) => return Err(bad),
+            (b'K' | b'W', _) => return None,
             (b'M', _) => Self::Meeting {
                 address: text_of(body),
             },
@@ -342,25 +328,37 @@ impl StepInput {
                 is_last: *is_last != 0,
                 piece: piece.to_vec(),
             },
-            (b'P', _) => return Err(bad),
+            (b'P', _) => return None,
             (b'D', _) => {
-                let (node, bytes) = split_number(body).ok_or(bad)?;
+                let (node, bytes) = split_number(body)?;
                 Self::Direct {
                     node,
                     bytes: bytes.to_vec(),
                 }
             }
             (b'I', _) => {
-                let (rank, bytes) = split_number(body).ok_or(bad)?;
+                let (rank, bytes) = split_number(body)?;
                 Self::Stdin {
                     rank: Some(rank).filter(|rank| *rank != EVERY_RANK),
                     bytes: bytes.to_vec(),
                 }
             }
             _ => Self::Unknown,
-        };
-        Ok(Some((input, used)))
+        })
     }
+}
+
+/// The first frame of `buffer`; `of_frame` makes of its kind and body what it means, or has no meaning for them.
+fn read_first<T>(
+    buffer: &[u8],
+    of_frame: impl Fn(u8, &[u8]) -> Option<T>,
+) -> Result<Option<(T, usize)>, BadFrame> {
+    let Some((kind, body, used)) = split_frame(buffer)? else {
+        return Ok(None);
+    };
+    let length = body.len() + 1;
+    let meaning = of_frame(kind, body).ok_or(BadFrame { length, kind })?;
+    Ok(Some((meaning, used)))
 }
 
 fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {

@@ -1,5 +1,5 @@
 //! Outputs of runs that came from the spools of nodes, as files: `STATE_DIR/outputs/JOB/JOB-ATTEMPT.out`. What is here is whole and on the
-//! disk. Owns names, bounds and removal; who may bring or read one is decided elsewhere.
+//! disk. Owns names, bounds and removal; `http/step/kept_output.rs` decides which node and user may bring or read one.
 
 use gmodel::job_output::{OUTPUTS_DIR, SpooledFile};
 use gmodel::{JobId, NodeId};
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 const MAX_UPLOADS: usize = 64;
 /// What a file counts at least, so that the bound of bytes bounds their number.
 const LEAST_BYTES: u64 = 4096;
-/// A part of an output whose connection is gone by then.
+/// After so long the connection of a part is gone.
 const PART_AGE: Duration = Duration::from_secs(3600);
 const PART: &str = "part";
 

@@ -14,7 +14,7 @@ pub fn wall_clock() -> Timestamp {
 /// By so much the clock may run apart from the machine's steady one without having been set: a daemon that adjusts it is slower.
 const DRIFT: Duration = Duration::from_secs(2);
 
-/// Sees that somebody sets the wall clock.
+/// Notices that the wall clock is set.
 #[derive(Debug)]
 pub struct ClockWatch {
     wall: Timestamp,

@@ -42,7 +42,7 @@ pub struct Site {
     pub scrub_tries: Mutex<BTreeMap<String, Option<Instant>>>,
     /// Runs with processes that do not die, and the text about these.
     pub hung: Mutex<BTreeMap<RunId, String>>,
-    /// Told when a run has ended, whose output may be in the spool.
+    /// Told at the end of a run: its output may be in the spool.
     pub outputs: Notify,
     /// Pulls of images under way, by run; true: it is to end.
     pub pulls: Mutex<BTreeMap<RunId, bool>>,

@@ -233,7 +233,9 @@ impl<W: Write> Reading<'_, W> {
                 place.position += bytes.len() as u64;
                 self.out.write_all(&bytes).map_err(Failure::from)?;
             }
-            OutputFrame::Missing => self.missing_since = Some(Instant::now()),
+            OutputFrame::Missing => {
+                self.missing_since.get_or_insert_with(Instant::now);
+            }
             OutputFrame::End => return Ok(true),
             OutputFrame::Refused(text) => {
                 return Err(Failure::new(format_args!("{}", printable(&text))).into());

@@ -119,7 +119,7 @@ fn outcome(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // In one piece, as others write beside it. The parent process may be gone, and its pipe with it.
+            // In one piece, between the lines of other tasks. The parent process may be gone, and its pipe with it.
             let _ = io::stderr().write_all(format!("gstepd: {e:#}\n").as_bytes());
             ExitCode::FAILURE
         }

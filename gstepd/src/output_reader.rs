@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gmodel::output_stream::{self, FileIdentity, OutputFrame, OutputOrder, PIECE_BYTES};
@@ -21,6 +21,8 @@ use crate::batch::os_string;
 
 /// Pause between looks at a file that is followed.
 const LOOK: Duration = Duration::from_millis(100);
+/// A file that is missing for so long is looked for anew.
+const MISSING: Duration = Duration::from_secs(1);
 
 /// Reads what the order in the environment asks for.
 pub fn serve() -> anyhow::Result<()> {
@@ -65,6 +67,7 @@ impl OutputReader {
 
     /// To the end of the file, or of the client.
     fn run(mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
         loop {
             let looked = match self.look() {
                 Ok(looked) => looked,
@@ -81,6 +84,10 @@ impl OutputReader {
             match looked {
                 Look::Moved => {}
                 Look::AtEnd | Look::Missing if !self.order.follow => {
+                    return self.send(&OutputFrame::End).map_err(Into::into);
+                }
+                // The run may write to the spool instead: the client asks again.
+                Look::Missing if self.file.is_none() && begun.elapsed() >= MISSING => {
                     return self.send(&OutputFrame::End).map_err(Into::into);
                 }
                 Look::AtEnd | Look::Missing if self.client_is_gone()? => return Ok(()),

@@ -1,5 +1,5 @@
 //! The output of a batch process in the node's spool: pipes from the job, files of root's, a bound. What comes beyond the bound is read and
-//! dropped, so that the job goes on. Who reads the files, and when they leave the node, is gpud's affair.
+//! dropped, so that the job goes on. gpud reads the files and sends them to the controller.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

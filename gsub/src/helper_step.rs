@@ -111,13 +111,12 @@ impl HelperStep {
 
     fn gather(&self, output: &mut impl Write, end: &mut HelperEnd) -> Outcome {
         while !end.is_over {
-            let left = end.until.map_or(Duration::MAX, |until| {
-                until.saturating_duration_since(Instant::now())
-            });
-            // `Duration::MAX` has no instant.
             let message = match end.until {
                 None => self.messages.recv().ok(),
-                Some(_) => self.messages.recv_timeout(left).ok(),
+                Some(until) => {
+                    let patience = until.saturating_duration_since(Instant::now());
+                    self.messages.recv_timeout(patience).ok()
+                }
             };
             let Some(message) = message else { break };
             match message {

@@ -1,5 +1,5 @@
 //! `--mpi`: which kinds there are, and what ranks of different nodes tell each other at a fence. The nodes know their client and not
-//! each other, so it brings each the news of the others. Source: srun(1) for `--mpi=list`.
+//! each other, so it brings each node the news of the other nodes. Source: srun(1) for `--mpi=list`.
 
 use gcli::Failure;
 use gmodel::parallel::{MAX_KEY_SPACE_BYTES, MpiType};

@@ -1,5 +1,6 @@
 //! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.
 
+pub mod followed_output;
 pub mod gpu_faults;
 pub mod gpu_run;
 pub mod hostile;

@@ -168,7 +168,7 @@ fn root_in_a_container_is_no_root_outside() {
             "done: touch /srv/own\n"
         );
     }
-    // A file that is set-uid root in the image is its user's here, and makes no one root.
+    // A file that is set-uid root in the image is its user's here, and gives no root rights.
     let said = pool.run_as_user("grun", &[&option, "su"]);
     assert_eq!(said.out.trim(), pool.person().uid.to_string(), "{said:?}");
     pool.wait_idle("node1");

@@ -6,7 +6,7 @@ use gmodel::JobState::Completed;
 use gpupool_tests::pool::{CommandOutput, Pool, programs};
 use std::fs;
 
-/// `rank.sh WHAT`: puts 200 keys, meets the others, says what the next rank put, and then does WHAT.
+/// `rank.sh WHAT`: puts 200 keys, meets the other ranks, says what the next rank put, and then does WHAT.
 const RANK: &str = r#"
 [ $1 != absent ] || [ $PMI_RANK != 2 ] || exit 4
 [ $1 != elsewhere ] || [ $PMI_RANK = 0 ] || [ $PMI_RANK = 1 ] || exit 0
@@ -92,7 +92,7 @@ fn a_rank_that_dies_ends_its_step_and_is_named() {
         said.fails_with(143, &format!("step 0: task 2 on node2: {why}"));
         assert!(said.err.contains("ending task 0, 1"), "{said:?}");
     }
-    // Ranks that never begin MPI, beside others of their node that do, and on a node without others.
+    // Ranks that never begin MPI, beside ranks of their node that do, and on a node of their own.
     for what in ["absent", "elsewhere"] {
         let said = ranks(&pool, what);
         said.fails_with(143, "wait for it: ending task 0, 1");
@@ -146,8 +146,8 @@ fn pmix_names_each_rank_or_the_package_that_is_missing() {
         "{said:?}"
     );
     // Its server is the user's own process, and no rank goes on without it.
-    let kill = "sleep 1; for one in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$one/cmdline)\" != 'gstepd --pmix ' ] \
-                || [ \"$(cat $one/cgroup)\" != \"$(cat /proc/self/cgroup)\" ] || kill -9 ${one#/proc/}; done; sleep 1000";
+    let kill = "while sleep 0.1; do for one in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$one/cmdline)\" != 'gstepd --pmix ' ] \
+                || [ \"$(cat $one/cgroup)\" != \"$(cat /proc/self/cgroup)\" ] || kill -9 ${one#/proc/}; done; done";
     let said = pool.run(
         "grun",
         &["-N2", "-n4", "-c1", "--mpi=pmix", "sh", "-c", kill],

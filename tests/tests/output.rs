@@ -1,6 +1,7 @@
 //! Output of jobs without a file system that machines share: read by the node as the job's user, relayed, whole whatever is killed.
 
 use gmodel::JobState::{Completed, Running};
+use gpupool_tests::followed_output::follow_over_kills;
 use gpupool_tests::pool::Pool;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -83,26 +84,7 @@ fn a_followed_output_arrives_once_and_in_order_over_kills_of_every_daemon() {
     let Some(pool) = Pool::up(1, "none") else {
         return;
     };
-    let script = "i=0; while [ $i -lt 300 ]; do seq $((i*1000+1)) $((i*1000+1000)); i=$((i+1)); sleep 0.01; done";
-    let job = pool
-        .gsub(&["-t", "10", "-o", "out", "--wrap", script])
-        .to_string();
-    pool.run_shell("seq 300000 > numbers");
-    let gq = gpupool_tests::pool::programs().join("gq");
-    let line = format!(
-        "{} --follow {job} > came; echo $? > code; cmp came numbers && echo same > same",
-        gq.display()
-    );
-    let mut follow = pool.command("/bin/sh").args(["-c", &line]).spawn().unwrap();
-    for daemon in ["node1", "gpuctld", "node1"] {
-        std::thread::sleep(std::time::Duration::from_millis(700));
-        pool.kill(daemon);
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        pool.start(daemon);
-    }
-    follow.wait().unwrap();
-    assert_eq!(pool.file("code"), "0\n");
-    assert_eq!(pool.file("same"), "same\n");
+    follow_over_kills(&pool, &["-o", "out"]);
     // No reader outlives its client.
     pool.wait_until("no reader", || {
         pool.run_shell("ps -eo args | grep -c '[g]stepd --read-output'")

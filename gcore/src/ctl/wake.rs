@@ -174,7 +174,7 @@ fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
         .plus_secs(i64::from(state.config.prepare_timeout_secs))
 }
 
-/// As [`prepare_ends`], of a run whose image is pulled: counted from when a node last told of it.
+/// As [`prepare_ends`], of a run whose image is pulled: counted from the newest report of a node's pull.
 fn pull_ends(state: &State, run: RunId) -> Option<Timestamp> {
     last_heard(state, run).map(|heard| prepare_ends(state, heard))
 }

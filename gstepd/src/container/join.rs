@@ -1,4 +1,4 @@
-//! A task goes into its container and becomes the program. The first one makes the container while the others wait.
+//! A task goes into its container and becomes the program. The first task makes the container, the other tasks wait.
 
 use crate::container::ContainerError;
 use crate::container::order::ContainerOrder;

@@ -1,5 +1,5 @@
 //! The image of a job, brought in before the job starts: `gstepd --pull RUN_DIR` by root, which starts `gstepd --container-pull ORDER`
-//! in the run's cgroup as the user. Its stdout tells gpud how far it is. Ends with whoever started it.
+//! in the run's cgroup as the user. Its stdout tells gpud how far it is. Ends with its parent process.
 
 use crate::batch::{binds, identity, split_variables};
 use crate::container::order::{ContainerOrder, batch_order, make_dirs};
@@ -100,7 +100,7 @@ impl Teller {
     }
 }
 
-/// Where no one listens any more there is nothing to pull for.
+/// Without a reader the pull has no purpose, and ends.
 fn say(word: &PullWord) {
     let told = serde_json::to_string(word)
         .map_err(io::Error::from)

@@ -41,7 +41,7 @@ pub struct LiveContainer {
 /// Brings the image in, unless it is `kept`, and makes the container.
 ///
 /// # Errors
-/// Whose fault it is, with a sentence.
+/// With a sentence, and whether the user, the registry or the node is at fault.
 pub fn make(
     order: &ContainerOrder,
     kept: Option<StoredImage>,
@@ -98,7 +98,7 @@ fn pulled(order: &ContainerOrder) -> Option<StoredImage> {
 /// Its image, brought in if it is not here.
 ///
 /// # Errors
-/// Whose fault it is, with a sentence.
+/// With a sentence, and whether the user, the registry or the node is at fault.
 pub fn image_of(
     order: &ContainerOrder,
     progress: &mut dyn FnMut(PullProgress),

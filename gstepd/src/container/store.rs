@@ -1,4 +1,4 @@
-//! The images of one user on this node: pulled and unpacked once, by digest, while others wait for it. Always as the user.
+//! The images of one user on this node: pulled and unpacked once, by digest; further runs that need it wait meanwhile. Always as the user.
 //!
 //! ```text
 //! DIR/rootfs/KEY/       an unpacked image, whole        DIR/rootfs/.new-KEY/   one being unpacked, or left by a kill
@@ -69,7 +69,7 @@ impl ImageStore<'_> {
     /// The image, brought in if it is not here.
     ///
     /// # Errors
-    /// Whose fault it is that it cannot be had, with a sentence.
+    /// With a sentence, and whether the user, the registry or the node is at fault.
     pub fn image(&mut self, source: &ImageSource) -> Result<StoredImage, ContainerError> {
         for below in ["rootfs", "image", "lock"] {
             let dir = self.dir.join(below);
@@ -254,7 +254,7 @@ impl ImageStore<'_> {
         self.tell(progress, key).map(|()| done_bytes)
     }
 
-    /// Others that wait for the same image read it of its lock. A disk that is nearly full ends it: the node's other jobs need some, too.
+    /// Runs that wait for the same image read the progress in its lock. A disk that is nearly full ends the pull: the node's jobs need room.
     fn tell(&mut self, progress: PullProgress, key: &str) -> Result<(), ContainerError> {
         (self.progress)(progress);
         let lock = lock_path(self.dir, key);
@@ -302,7 +302,7 @@ impl ImageStore<'_> {
         image.lower.is_dir().then_some(image)
     }
 
-    /// Makes the files of an image in a directory that only then gets its name. Others that want it wait meanwhile. From then on the
+    /// Makes the files of an image in a directory that gets its name when it is whole. Further runs of this image wait meanwhile. From then on the
     /// run uses it.
     fn once(
         &mut self,
@@ -361,7 +361,7 @@ impl ImageStore<'_> {
         })
     }
 
-    /// Held by the one that brings the image in; others wait for it, and say how far it is.
+    /// Held by the run that brings the image in; further runs wait for it, and say how far it is.
     fn lock(&mut self, key: &str) -> Result<Flock<File>, ContainerError> {
         let path = lock_path(self.dir, key);
         let open = || {

@@ -16,7 +16,7 @@ use super::words::RankWords;
 
 use crate::step_link::StepLink;
 
-/// Read of one rank in one turn, so that none keeps the others waiting.
+/// Read of one rank in one turn: a rank that sends without end delays no other rank for long.
 const TURN_BYTES: usize = 64 << 10;
 /// A rank that reads no answers is asked nothing more.
 const MAX_UNREAD_BYTES: usize = 64 << 10;

@@ -35,7 +35,7 @@ pub struct PmixState<R> {
     node_of: BTreeMap<u32, u32>,
     is_alone: bool,
     clients: Vec<PmixPhase>,
-    /// What the ranks here have put, and who is to get what all have.
+    /// What the ranks here have put, and which ranks are to get what all have.
     fence: Option<(Vec<u8>, R)>,
     news: Vec<u8>,
     /// Questions to other nodes, with what has come of the answer.

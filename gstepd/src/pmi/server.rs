@@ -1,8 +1,8 @@
-//! What one node knows of the ranks of a step that speak PMI: their key-value space, who waits at a fence, who has left. Requests come
+//! What one node knows of the ranks of a step that speak PMI: their key-value space, which ranks wait at a fence, which have left. Requests come
 //! in, answers and words for the other nodes come out. Pure.
 //!
 //! Keys that a rank puts are seen on its own node at once, and on all nodes after the next fence: each node gives what is new there to
-//! the step's client, which gives each node what is new on the others.
+//! the step's client, which gives each node what is new on the other nodes.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ struct PmiClient {
     fence: Option<PmiRequest>,
     of_node: Option<PmiRequest>,
     spawns: usize,
-    /// Its process has ended: a fence that others wait at stays shut.
+    /// Its process has ended: a fence that other ranks wait at stays shut.
     is_gone: bool,
 }
 

@@ -117,7 +117,7 @@ pub struct Module {
     pub not_offered: [*const c_void; 55],
 }
 
-// SAFETY: nothing but addresses of functions and nulls, which no one writes.
+// SAFETY: nothing but addresses of functions and nulls, which are never written.
 unsafe impl Sync for Module {}
 
 type InitCall = unsafe extern "C" fn(*const Module, *const Info, usize) -> Status;
