@@ -68,7 +68,7 @@ pub type Advice = [(&'static [&'static str], &'static str)];
 /// What holds for all commands.
 const EVERYWHERE: &Advice = &[
     (
-        &["--federation", "--local", "--sibling", "--allclusters"],
+        &["--sibling", "--allclusters"],
         "there are no federations: each cluster has a queue of its own",
     ),
     (&["--yaml"], "there is no YAML; --json prints all there is"),
@@ -77,6 +77,16 @@ const EVERYWHERE: &Advice = &[
         "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag",
     ),
 ];
+
+/// Options of Slurm's listings that say what is so here: one cluster, and no partition hidden.
+const SO_ALREADY: [&str; 3] = ["federation", "local", "hide"];
+
+fn flag(name: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .hide(true)
+        .action(ArgAction::SetTrue)
+}
 
 /// As [`parse`]. Options can be shortened as long as they are clear (`--part`) and given again (the last counts, or lists
 /// grow), as Slurm's commands take them; those that Slurm's command has and ours has not are refused with advice.
@@ -107,6 +117,13 @@ pub fn parse_advising(
         writeln!(std::io::stdout(), "{usage}")?;
         return Err(Failure::silent(0));
     }
+    let has = |name: &&str| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_long() == Some(*name))
+    };
+    let added: Vec<_> = SO_ALREADY.into_iter().filter(|name| !has(name)).collect();
+    let command = command.args(added.into_iter().map(flag));
     let matches = parse_explained(command, words, |odd| {
         let found = advice
             .iter()
@@ -207,9 +224,10 @@ mod tests {
             "x"
         );
         assert!(read("gq --sta").is_err(), "two options begin so");
+        assert!(read("gq --local --federation --hide").is_ok(), "so it is");
         assert_eq!(read("gq -L").unwrap_err().text, "-L: look elsewhere");
         assert!(
-            read("gq --federation")
+            read("gq --sibling")
                 .unwrap_err()
                 .text
                 .contains("no federations")

@@ -61,6 +61,7 @@ mod step_frame;
 pub mod step_share;
 pub mod suggest;
 pub mod supervise;
+pub mod task_distribution;
 pub mod time;
 pub mod time_zone;
 pub mod topology;

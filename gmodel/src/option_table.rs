@@ -4,7 +4,7 @@
 
 use crate::suggest;
 
-use OptionStatus::{Done, Later, Never, SameAs};
+use OptionStatus::{Done, Hint, Later, Never, SameAs};
 use OptionValue::{None as Flag, Optional, Required};
 
 /// One option.
@@ -43,6 +43,8 @@ pub enum OptionStatus {
     Done,
     /// Another name of a done option.
     SameAs(&'static str),
+    /// Changes at most speed or placement, and nothing here: accepted with a line on stderr that says this, stored, shown by `gq JOB`.
+    Hint(&'static str),
     /// From a script's line: accepted with a line on stderr, stored, shown by `gq JOB`. On the command line: refused.
     Later,
     /// Refused with this reason, which says what to do instead.
@@ -93,7 +95,7 @@ impl OptionSpec {
     /// Why the option is refused on the command line, as the rest of a message; None if it is taken.
     pub fn refusal(&self) -> Option<String> {
         match self.status {
-            OptionStatus::Done | OptionStatus::SameAs(_) => None,
+            OptionStatus::Done | OptionStatus::SameAs(_) | OptionStatus::Hint(_) => None,
             OptionStatus::Later => Some(format!(
                 "--{} is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out",
                 self.name
@@ -159,24 +161,28 @@ impl OptionSpec {
 }
 
 const ONE_CLUSTER: &str = "a controller has one cluster. Set GPUPOOL_CONFIG to talk to another";
-const SYSTEM_CORES: &str =
-    "which cores the system keeps is the administrator's setting. Leave it out";
 const OWN_CONTAINER_ID: &str = "a container is named by its job and step. Leave it out";
 const NO_NEW_NAMESPACES: &str = "a container has the node's network, as all steps. Leave it out";
 const NO_ENTRYPOINT_LOG: &str = "an entrypoint writes where its step writes. Leave it out";
-const BURST_BUFFER: &str = "there are no burst buffers. Copy data in the script, or use a prolog";
 const OWN_UID: &str = "a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME";
-const NEAR_NODES: &str = "the topology already keeps the nodes of a job close. Leave it out";
+
+const BURST_BUFFER: &str = "there are no burst buffers; the script or a prolog copies data";
+const CHOSEN_NODES: &str =
+    "nodes are chosen by their CPUs, memory, GPUs and features, not by their sockets";
+const NEAR_NODES: &str = "the topology keeps the nodes of a job close, as always";
+const NO_FREQUENCY: &str = "no frequency is set for a job";
+const ON_CORES: &str = "--cpu-bind of a step says how its tasks lie on cores";
+const SYSTEM_CORES: &str = "which cores the system keeps is the administrator's setting";
 
 /// All options, sorted by name.
 #[rustfmt::skip] // one option, one line: it is read as a table
 pub const OPTIONS: &[OptionSpec] = &[
     option("account", Required("NAME"), Done, "Account that is charged").short('A').env("SBATCH_ACCOUNT"),
-    option("acctg-freq", Required("INTERVAL"), Never("usage is read from the job's cgroup and needs no sampling interval. Leave it out"), "Sampling interval of accounting").env("SBATCH_ACCTG_FREQ"),
+    option("acctg-freq", Required("INTERVAL"), Hint("usage is read from the job's cgroup, without samples"), "Sampling interval of accounting").env("SBATCH_ACCTG_FREQ"),
     option("array", Required("INDICES"), Done, "Job array: 0-99:2%10 is every second index to 99, ten at once").short('a').env("SBATCH_ARRAY_INX"),
     option("batch", Required("FEATURES"), Later, "Features that the node of the batch script must have").env("SBATCH_BATCH"),
-    option("bb", Required("SPEC"), Never(BURST_BUFFER), "Burst buffer"),
-    option("bbf", Required("FILE"), Never(BURST_BUFFER), "Burst buffer, from a file"),
+    option("bb", Required("SPEC"), Hint(BURST_BUFFER), "Burst buffer"),
+    option("bbf", Required("FILE"), Hint(BURST_BUFFER), "Burst buffer, from a file"),
     option("begin", Required("TIME"), Done, "Start no earlier: now+1hour, 16:00, tomorrow, 2027-01-09T06:00").short('b'),
     option("borrow", Flag, Done, "Start also on GPUs lent by others, though it may not be requeued").ours(),
     option("chdir", Required("DIR"), Done, "Working directory of the job").short('D'),
@@ -184,7 +190,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("cluster-constraint", Required("LIST"), Never(ONE_CLUSTER), "Features of clusters"),
     option("clusters", Required("NAMES"), Done, "The cluster: there is this one, by its name or as all").short('M').env("SBATCH_CLUSTERS"),
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
-    option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
+    option("consolidate-segments", Flag, Hint(NEAR_NODES), "Put segments of nodes close together"),
     option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib; [r1|r2]: all have the same").short('C').env("SBATCH_CONSTRAINT"),
     option("container", Required("PATH"), Done, "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
     option("container-entrypoint", Flag, Done, "Call the image's entrypoint with the command").ours(),
@@ -201,37 +207,37 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("container-unshare", Required("NAMES"), Never(NO_NEW_NAMESPACES), "Namespaces of the container's own").ours(),
     option("container-workdir", Required("DIR"), Done, "Directory in the container to start in").ours(),
     option("container-writable", Flag, Done, "The container's files can be changed, as without this word").ours(),
-    option("contiguous", Flag, Later, "Nodes next to each other only"),
-    option("core-spec", Required("COUNT"), Never(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
-    option("cores-per-socket", Required("COUNT"), Later, "Nodes whose sockets have so many cores"),
-    option("cpu-freq", Required("SPEC"), Later, "Frequency of the CPUs"),
+    option("contiguous", Flag, Hint(NEAR_NODES), "Nodes next to each other only"),
+    option("core-spec", Required("COUNT"), Hint(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
+    option("cores-per-socket", Required("COUNT"), Hint(CHOSEN_NODES), "Nodes whose sockets have so many cores"),
+    option("cpu-freq", Required("SPEC"), Hint(NO_FREQUENCY), "Frequency of the CPUs"),
     option("cpus-per-gpu", Required("COUNT"), Done, "CPUs for each GPU").env("SBATCH_CPUS_PER_GPU"),
     option("cpus-per-task", Required("COUNT"), Done, "CPUs for each task").short('c'),
     option("deadline", Required("TIME"), Done, "Drop the job if it cannot end by then"),
-    option("delay-boot", Required("MINUTES"), Never("nodes are not started for a job. Leave it out"), "Wait for running nodes before others are started").env("SBATCH_DELAY_BOOT"),
+    option("delay-boot", Required("MINUTES"), Hint("nodes are not started for a job"), "Wait for running nodes before others are started").env("SBATCH_DELAY_BOOT"),
     option("dependency", Required("LIST"), Done, "Start after other jobs: afterok:17:18, singleton").short('d'),
-    option("distribution", Required("SPEC"), Later, "How tasks are laid over nodes").short('m').env("SBATCH_DISTRIBUTION"),
+    option("distribution", Required("SPEC"), Done, "How tasks are laid over nodes").short('m').env("SBATCH_DISTRIBUTION"),
     option("dry-run", Flag, Done, "Say where and when the job would start, and submit nothing").ours(),
     option("error", Required("FILE"), Done, "File for stderr; without it stderr goes where stdout goes").short('e').env("SBATCH_ERROR"),
     option("exclude", Required("NODES"), Done, "Nodes not to run on: node[01-03,7]").short('x'),
     option("exclusive", Optional("WHO"), Done, "Whole nodes, shared with no other job").env("SBATCH_EXCLUSIVE"),
     option("export", Required("LIST"), Done, "Environment of the job: ALL, NIL, NONE (a login's), or A,B=VALUE and a login's").env("SBATCH_EXPORT"),
     option("export-file", Required("FILE"), Later, "Environment the job gets, from a file"),
-    option("extra", Required("TEXT"), Later, "Text for the site's submission hook"),
-    option("extra-node-info", Required("SPEC"), Later, "Nodes with so many sockets, cores and threads").short('B'),
+    option("extra", Required("TEXT"), Hint("gq shows the text, and no hook reads it"), "Text for the site's submission hook"),
+    option("extra-node-info", Required("SPEC"), Hint(CHOSEN_NODES), "Nodes with so many sockets, cores and threads").short('B'),
     option("get-user-env", Optional("TIMEOUT"), Done, "A login's environment on the node besides, read within 30 s, or so many: 60L").env("SBATCH_GET_USER_ENV"),
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
     option("gpu-bind", Required("SPEC"), Done, "GPUs of each task of grun: none, closest, single:N, per_task:N, map_gpu:LIST").env("SBATCH_GPU_BIND"),
-    option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
+    option("gpu-freq", Required("SPEC"), Hint(NO_FREQUENCY), "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
     option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G; of a part of one, the part").env("GSUB_GPU_MEM").ours(),
     option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 2g.20gb:1").short('G').env("SBATCH_GPUS"),
     option("gpus-per-node", Required("GPUS"), Done, "GPUs on each node, as --gpus").env("SBATCH_GPUS_PER_NODE"),
     option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket"),
     option("gpus-per-task", Required("GPUS"), Done, "GPUs for each task, as --gpus").env("SBATCH_GPUS_PER_TASK"),
     option("gres", Required("LIST"), Done, "GPUs on each node: gpu, gpu:4, gpu:h100:4").env("SBATCH_GRES"),
-    option("gres-flags", Required("LIST"), Later, "Whether CPUs must be near the GPUs").env("SBATCH_GRES_FLAGS"),
+    option("gres-flags", Required("LIST"), Hint("each node chooses CPUs near the GPUs as far as there are some"), "Whether CPUs must be near the GPUs").env("SBATCH_GRES_FLAGS"),
     option("help", Flag, Done, "Show the options").short('h'),
-    option("hint", Required("KIND"), Later, "Lay tasks over cores for this kind of work").env("SBATCH_HINT"),
+    option("hint", Required("KIND"), Hint(ON_CORES), "Lay tasks over cores for this kind of work").env("SBATCH_HINT"),
     option("hold", Flag, Done, "Submit, and start only after gadm job release").short('H'),
     option("ignore-pbs", Flag, Done, "Read no #PBS lines, as always").env("SBATCH_IGNORE_PBS"),
     option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
@@ -241,14 +247,14 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("licenses", Required("LIST"), Done, "Licences the job holds").short('L'),
     option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)"),
     option("mail-user", Required("ADDRESS"), Done, "To whom mail goes (stored with the job)"),
-    option("mcs-label", Required("LABEL"), Never("there are no security labels between jobs; who sees what is the site's privacy setting. Leave it out"), "Security label"),
+    option("mcs-label", Required("LABEL"), Hint("there are no security labels; the site's privacy setting says what is seen"), "Security label"),
     option("mem", Required("SIZE"), Done, "Memory on each node: 300M, 4G, a bare number is MiB, 0 is all of it").env("SBATCH_MEM_PER_NODE"),
-    option("mem-bind", Required("SPEC"), Later, "Bind memory to the tasks' NUMA nodes").env("SBATCH_MEM_BIND"),
+    option("mem-bind", Required("SPEC"), Hint("memory is not bound to NUMA nodes"), "Bind memory to the tasks' NUMA nodes").env("SBATCH_MEM_BIND"),
     option("mem-per-cpu", Required("SIZE"), Done, "Memory for each CPU").env("SBATCH_MEM_PER_CPU"),
     option("mem-per-gpu", Required("SIZE"), Done, "Memory for each GPU").env("SBATCH_MEM_PER_GPU"),
     option("mem-update", Required("SPEC"), Later, "Change the memory of the running job"),
     option("mincpus", Required("COUNT"), Later, "CPUs a node must give at least"),
-    option("network", Required("SPEC"), Never("no switch is configured for a job. Leave it out"), "Settings of the interconnect").env("SBATCH_NETWORK"),
+    option("network", Required("SPEC"), Hint("no switch is configured for a job"), "Settings of the interconnect").env("SBATCH_NETWORK"),
     option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
     option("no-borrow", Flag, Done, "Wait for GPUs that the account is guaranteed, and start on no others").ours(),
     option("no-container-entrypoint", Flag, Done, "Do not call the image's entrypoint, as without this word").ours(),
@@ -256,55 +262,56 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("no-container-remap-root", Flag, Done, "The user keeps its name in the container, as without this word").ours(),
     option("no-kill", Optional("off"), Done, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
     option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
-    option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
+    option("nodefile", Required("FILE"), Done, "Nodes to run on, from a file").short('F'),
     option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w'),
     option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N'),
     option("ntasks", Required("COUNT"), Done, "Number of tasks; without --nodes on as few nodes as have room for them").short('n'),
-    option("ntasks-per-core", Required("COUNT"), Later, "Tasks on each core, at most"),
+    option("ntasks-per-core", Required("COUNT"), Hint(ON_CORES), "Tasks on each core, at most"),
     option("ntasks-per-gpu", Required("COUNT"), Done, "Tasks for each GPU: --ntasks then says how many GPUs, or the GPUs how many tasks"),
     option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),
-    option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
+    option("ntasks-per-socket", Required("COUNT"), Hint(ON_CORES), "Tasks on each socket, at most"),
     option("nvlink", Optional("off"), Done, "GPUs that NVLink joins: of a node in one island, of several in one domain").ours(),
     option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory"),
     option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
     option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),
-    option("overcommit", Flag, Later, "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
-    option("oversubscribe", Flag, Later, "Let other jobs use the same CPUs").short('s'),
+    option("overcommit", Flag, Hint("each task of the job counts its CPUs; --overcommit of a step starts more tasks"), "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
+    option("oversubscribe", Flag, Hint("CPUs of a job are its own"), "Let other jobs use the same CPUs").short('s'),
     option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
     option("partition", Required("NAME"), Done, "Partition; of several, a,b, the job starts in the first that can").short('p').env("SBATCH_PARTITION"),
+    option("power", Required("SPEC"), Hint("power is not managed for a job"), "Power management of older releases of Slurm").ours(),
     option("prefer", Required("FEATURES"), Done, "Features to have if they can be had"),
     option("priority", Required("NUMBER"), Done, "Set the job's priority (operators)"),
-    option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),
-    option("propagate", Optional("LIST"), Later, "Resource limits that go with the job"),
+    option("profile", Required("LIST"), Hint("the use of resources over time is not recorded"), "Record the job's use of resources over time").env("SBATCH_PROFILE"),
+    option("propagate", Optional("LIST"), Done, "Resource limits that go with the job"),
     option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
     option("quiet", Flag, Done, "Print no notes, only errors").short('Q'),
-    option("reboot", Flag, Never("gpud never restarts a machine for a job. Ask an administrator"), "Restart the nodes before the job"),
+    option("reboot", Flag, Hint("a machine is not restarted for a job"), "Restart the nodes before the job"),
     option("rendezvous", Required("HOW"), Done, "Variables of ranks beside SLURM_*: torch (as without it), jax or none").env("GSUB_RENDEZVOUS").ours(),
     option("requeue", Optional("MODE"), Done, "Start the job again after a node failed, with the same id").env("SBATCH_REQUEUE"),
     option("reservation", Required("NAME"), Done, "Run inside a reservation").env("SBATCH_RESERVATION"),
     option("resources", Required("SPEC"), Later, "Further resources, in the form of Slurm 26.11"),
     option("resv-ports", Optional("COUNT"), Later, "Reserve ports on the nodes"),
     option("runtime", Required("SPEC"), Later, "As in Slurm 26.11"),
-    option("segment", Required("COUNT"), Later, "Nodes in blocks of this many that lie close together").env("SBATCH_SEGMENT_SIZE"),
+    option("segment", Required("COUNT"), Hint(NEAR_NODES), "Nodes in blocks of this many that lie close together").env("SBATCH_SEGMENT_SIZE"),
     option("signal", Required("[B:]SIG[@SECS]"), Done, "Warn the job before its time limit: B:USR1@120").env("SBATCH_SIGNAL"),
-    option("sockets-per-node", Required("COUNT"), Later, "Nodes with so many sockets"),
-    option("spread-job", Flag, Later, "Over as many nodes as possible").env("SBATCH_SPREAD_JOB"),
-    option("spread-segments", Flag, Later, "Put segments of nodes apart"),
-    option("stepmgr", Flag, Never("steps are managed by the job's own supervisor. Leave it out"), "Manage steps on the node"),
+    option("sockets-per-node", Required("COUNT"), Hint(CHOSEN_NODES), "Nodes with so many sockets"),
+    option("spread-job", Flag, Hint("nodes are chosen so that other jobs find room, too"), "Over as many nodes as possible").env("SBATCH_SPREAD_JOB"),
+    option("spread-segments", Flag, Hint(NEAR_NODES), "Put segments of nodes apart"),
+    option("stepmgr", Flag, Hint("the job's own supervisor manages its steps, as always"), "Manage steps on the node"),
     option("switches", Required("COUNT[@TIME]"), Done, "Nodes under this many leaf switches at most; after the time under any").env("SBATCH_REQ_SWITCH"),
     option("tag", Required("WORD"), Done, "Word for reports, as in gacct report --by tag; may be given several times").env("GSUB_TAG").ours(),
     option("tasks-per-node", Required("COUNT"), SameAs("ntasks-per-node"), "As --ntasks-per-node").ours(),
     option("test-only", Flag, SameAs("dry-run"), "As --dry-run"),
-    option("thread-spec", Required("COUNT"), Never(SYSTEM_CORES), "Threads that the system keeps").env("SBATCH_THREAD_SPEC"),
-    option("threads-per-core", Required("COUNT"), Later, "Nodes whose cores have so many threads").env("SBATCH_THREADS_PER_CORE"),
+    option("thread-spec", Required("COUNT"), Hint(SYSTEM_CORES), "Threads that the system keeps").env("SBATCH_THREAD_SPEC"),
+    option("threads-per-core", Required("COUNT"), Hint(CHOSEN_NODES), "Nodes whose cores have so many threads").env("SBATCH_THREADS_PER_CORE"),
     option("time", Required("TIME"), Done, "Time limit: 90 (minutes), 1:30:00, 2-12 (days-hours), UNLIMITED").short('t').env("SBATCH_TIMELIMIT"),
     option("time-min", Required("TIME"), Done, "Least time limit the job will do with"),
     option("tmp", Required("SIZE"), Later, "Room that a node's /tmp must have"),
-    option("tres-bind", Required("SPEC"), Later, "Which resources a task sees").env("SBATCH_TRES_BIND"),
-    option("tres-per-task", Required("LIST"), Later, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
+    option("tres-bind", Required("SPEC"), Done, "Which resources a task sees").env("SBATCH_TRES_BIND"),
+    option("tres-per-task", Required("LIST"), Done, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
     option("uid", Required("USER"), Never(OWN_UID), "User the job belongs to"),
     option("usage", Flag, SameAs("help"), "As --help"),
-    option("use-min-nodes", Flag, Later, "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
+    option("use-min-nodes", Flag, Hint("a job takes few nodes as always"), "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
     option("verbose", Flag, Done, "Say on stderr where each option was taken from").short('v').env("SBATCH_DEBUG"),
     option("version", Flag, Done, "Show the version").short('V'),
     option("visible-devices", Required("index|uuid"), Done, "What CUDA_VISIBLE_DEVICES says: 0,1,... or UUIDs; of MIG slices always UUIDs").env("GSUB_VISIBLE_DEVICES").ours(),
@@ -312,6 +319,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("wait-all-nodes", Required("0|1"), Done, "1: begin when all nodes are ready, as always").env("SBATCH_WAIT_ALL_NODES"),
     option("wckey", Required("KEY"), SameAs("tag"), "As --tag").env("SBATCH_WCKEY"),
     option("wrap", Required("COMMAND"), Done, "Run this shell command instead of a script"),
+    option("x11", Optional("WHERE"), Hint("X11 is not forwarded; ssh -X gpupool-JOB does it where gadm ssh-config was read"), "Forward X11").ours(),
 ];
 
 #[cfg(test)]
@@ -452,7 +460,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet rendezvous requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency distribution dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority propagate qos quiet rendezvous requeue reservation signal switches tag time time-min tres-bind tres-per-task verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]
@@ -463,7 +471,8 @@ mod tests {
                 .unwrap_or_default()
         };
         expect!["--uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"].assert_eq(&refusal("uid"));
-        expect!["--contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("contiguous"));
+        expect!["--mincpus is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("mincpus"));
+        assert_eq!(refusal("contiguous"), "");
         assert_eq!(refusal("time"), "");
         expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."]
             .assert_eq(&unknown_option("partiton"));

@@ -206,15 +206,12 @@ const TABLE: &[JobColumnEntry] = &[
     (JobColumn::Never("origin"),      ' ', "origin",       "ORIGIN",           ""),
     (JobColumn::Never("siblingsactive"), ' ', "siblingsactive", "ACTIVE_SIBLINGS", ""),
     (JobColumn::Never("preempttime"), ' ', "preempttime",  "PREEMPT_TIME",     ""),
+    (JobColumn::Never("allocsid"),    ' ', "allocsid",     "ALLOC_SID",        ""),
     (JobColumn::Never("resizetime"),  ' ', "resizetime",   "RESIZE_TIME",      ""),
 ];
 
 /// Names of squeue for what no listing here tells, each with where it is to be had.
-pub(crate) const INSTEAD: [(&str, &str); 9] = [
-    (
-        "allocsid",
-        "which session a job was submitted from is not kept; allocnodes is the machine",
-    ),
+pub(crate) const INSTEAD: [(&str, &str); 8] = [
     ("associd", "accounts and users have names: account,username"),
     (
         "cluster",
@@ -463,6 +460,7 @@ fn fixed_value(name: &str) -> &'static str {
         }
         "delayboot" => "0:00",
         "selectjobinfo" => "",
+        "allocsid" => "0",
         "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw" | "siblingsviable"
         | "siblingsviableraw" => "NA",
         "batchflag" => "1",

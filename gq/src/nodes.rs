@@ -36,13 +36,10 @@ Columns of -o and -O:
 ";
 
 /// Options of sinfo that gnodes does not have.
-const ADVICE: &command_line::Advice = &[
-    (
-        &["-F", "--future"],
-        "nodes come by joining; none is declared before",
-    ),
-    (&["--hide"], "no partition is hidden; -p chooses some"),
-];
+const ADVICE: &command_line::Advice = &[(
+    &["-F", "--future"],
+    "nodes come by joining; none is declared before",
+)];
 
 #[derive(Parser)]
 #[command(

@@ -73,7 +73,6 @@ const ADVICE: &command_line::Advice = &[
         &["-F"],
         "there are no federations: each cluster has a queue of its own",
     ),
-    (&["--hide"], "no partition is hidden; -p chooses some"),
     (
         &["--nodefile"],
         "-w names nodes: gq -w \"$(paste -sd, FILE)\"",

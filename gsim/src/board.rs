@@ -406,7 +406,6 @@ impl Board {
             Some(lie) => disturb(&mut reading, lie),
             None => {}
         }
-        self.is_known = true;
         Some(reading)
     }
 

@@ -191,12 +191,8 @@ impl NodeGpus {
         }
     }
 
-    /// A daemon begins with what is on the disk. Counters reach the disk once a minute, so its first reading may be the first of all.
+    /// A daemon begins with what is on the disk.
     pub fn daemon_begins(&mut self, boot: String, now: i64) {
-        for board in &mut self.boards {
-            let record = self.stored.gpus().get(&board.uuid);
-            board.is_known = record.is_some_and(|record| record.watch != Default::default());
-        }
         let text = serde_json::to_vec(&self.stored).expect("the state is JSON");
         let mut health: NodeHealth = serde_json::from_slice(&text).expect("what was written");
         health.means = self.means.clone();
@@ -309,7 +305,9 @@ impl NodeGpus {
             if now - self.followed[gpu].out_since < out_millis {
                 continue;
             }
+            // The hands that mend a board reset it: sensors that lied are read anew.
             self.boards[gpu].is_cured(now);
+            self.boards[gpu].restart();
             self.tally.by_operator += 1;
             to_return.push(self.boards[gpu].uuid.clone());
         }
@@ -373,6 +371,7 @@ impl NodeGpus {
         self.tally.looks += 1;
         let catalogue = &*Arc::clone(&self.catalogue);
         let events = self.take_events(now);
+        self.know_boards(&health);
         let sweep = self.sweep(&mut seen, held, now);
         let listed = |board: &&Board| board.illness != Some(Illness::Missing);
         let discovered = self.boards.iter().filter(listed).map(|board| SeenGpu {
@@ -518,6 +517,14 @@ impl NodeGpus {
     /// The driver is or was silent on a node with one GPU: no other GPU tells that the driver is at fault, so the GPU may leave service.
     fn is_silent_alone(&self, now: i64) -> bool {
         self.boards.len() == 1 && self.silent_until > 0 && self.silent_until + 120_000 > now
+    }
+
+    /// Counters reach the disk once a minute, and a repair begins them anew: any reading may be the first.
+    fn know_boards(&mut self, health: &NodeHealth) {
+        for board in &mut self.boards {
+            let record = health.gpus().get(&board.uuid);
+            board.is_known = record.is_some_and(|record| record.watch != Default::default());
+        }
     }
 
     fn index_of(&self, uuid: &str) -> usize {

@@ -123,6 +123,11 @@ impl Choices {
         origins
     }
 
+    /// What is said of options of which nothing comes.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(GivenOption::note)
+    }
+
     /// Whether a flag counts, without taking it.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
@@ -151,10 +156,14 @@ impl Choices {
     }
 
     /// Takes the options that are stored and not acted on.
-    pub(crate) fn take_later(&mut self) -> Vec<GivenOption> {
-        self.0
-            .extract_if(.., |given| given.option.status == OptionStatus::Later)
-            .collect()
+    pub(crate) fn take_unused(&mut self) -> Vec<GivenOption> {
+        let is_unused = |given: &mut GivenOption| {
+            matches!(
+                given.option.status,
+                OptionStatus::Later | OptionStatus::Hint(_)
+            )
+        };
+        self.0.extract_if(.., is_unused).collect()
     }
 
     /// Names of the options that were not taken; none when all are acted on.

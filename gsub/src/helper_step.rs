@@ -4,7 +4,7 @@ use crate::step_gathering::forward_signals;
 use crate::step_input::{self, InputRanks, Peer};
 use crate::step_message::Message;
 use crate::step_nodes::{StreamUse, open_streams};
-use crate::step_turn;
+use crate::step_turn::{self, TurnRules};
 use gcli::printable::printable;
 use gcli::{Failure, Outcome};
 use gmodel::ExitCode;
@@ -62,7 +62,11 @@ impl HelperStep {
             ..StepRequest::default()
         };
         let mut client = gcli::connect("grun")?;
-        let step = step_turn::start(&mut client, &place.job, &request, signals, true)?;
+        let turn = TurnRules {
+            quiet: true,
+            immediate: None,
+        };
+        let step = step_turn::start(&mut client, &place.job, &request, signals, turn)?;
         let (sender, messages) = mpsc::sync_channel(CHANNEL);
         let mut peers = open_streams(
             client.socket(),

@@ -4,6 +4,7 @@ use crate::choice::Choices;
 use crate::container_words;
 use crate::option_value::{filled, parsed};
 use crate::option_words::GivenOption;
+use crate::resource_limits;
 use crate::script::Work;
 use gcli::Failure;
 use gmodel::job::{Launch, LaunchContext, OpenMode, SoftLimit, VisibleDevices};
@@ -53,7 +54,10 @@ pub(crate) fn launch(
         open_mode: parsed(choices.take("open-mode"), open_mode)?,
         visible_devices: parsed(choices.take("visible-devices"), visible_devices)?,
         umask: submitter.umask,
-        rlimits: submitter.limits.clone(),
+        rlimits: parsed(filled(choices.take("propagate")), |names| {
+            resource_limits::named(&submitter.limits, names)
+        })?
+        .unwrap_or_else(|| submitter.limits.clone()),
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
         mail_type: parsed(filled(choices.take("mail-type")), mail_type)?,
         mail_user: text(choices.take("mail-user")),

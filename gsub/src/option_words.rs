@@ -2,6 +2,7 @@
 //!
 //! Owns the reading that getopt_long does for sbatch, from the one table; never acts on an option.
 
+use crate::tres_words;
 use gcli::Failure;
 use gcli::failure::{FAILED, USAGE};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
@@ -65,6 +66,38 @@ impl GivenOption {
             .fail(format_args!("--{}: {why}", self.option.name))
     }
 
+    /// What is said of it where nothing comes of it.
+    pub(crate) fn note(&self) -> Option<String> {
+        let (origin, name) = (&self.origin, self.option.name);
+        match self.option.status {
+            OptionStatus::Later => Some(format!(
+                "{origin}--{name} is not acted on yet; it is stored with the job"
+            )),
+            OptionStatus::Hint(why) => {
+                Some(format!("{origin}--{name} changes nothing here: {why}"))
+            }
+            _ if self.shares_nodes_with_some() => Some(format!(
+                "{origin}--{name}={} changes nothing here: jobs of any user may share the nodes; \
+                 --exclusive alone takes whole nodes",
+                self.text()
+            )),
+            _ => None,
+        }
+    }
+
+    /// `--exclusive=user`
+    pub(crate) fn shares_nodes_with_some(&self) -> bool {
+        self.option.name == "exclusive" && ["user", "mcs", "topo"].contains(&self.text())
+    }
+
+    /// The same, said of the option of this name.
+    fn renamed(&self, name: &str) -> Self {
+        Self {
+            option: OptionSpec::find(name).expect("a test of the table finds every other name"),
+            ..self.clone()
+        }
+    }
+
     /// The value of an option that always has one.
     pub(crate) fn text(&self) -> &str {
         self.value.as_deref().unwrap_or_default()
@@ -103,7 +136,7 @@ pub(crate) fn read(
             ));
         }
         if let Some(long) = word.strip_prefix("--") {
-            given.push(read_long(long, &mut words, origin)?);
+            given.extend(read_long(long, &mut words, origin)?);
         } else if word.len() > 1 && word.starts_with('-') {
             read_short(&word[1..], &mut words, origin, &mut given)?;
         } else {
@@ -129,7 +162,7 @@ fn read_long<'w>(
     word: &str,
     next: &mut impl Iterator<Item = &'w String>,
     origin: &Origin,
-) -> Result<GivenOption, Failure> {
+) -> Result<Vec<GivenOption>, Failure> {
     let (name, value) = word
         .split_once('=')
         .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
@@ -162,7 +195,7 @@ fn read_short<'w>(
         })?;
         let value = match option.value {
             OptionValue::None => {
-                given.push(accept(option, None, origin)?);
+                given.extend(accept(option, None, origin)?);
                 continue;
             }
             OptionValue::Optional(_) => {
@@ -181,7 +214,7 @@ fn read_short<'w>(
                 value => value.to_owned(),
             }),
         };
-        given.push(accept(option, value, origin)?);
+        given.extend(accept(option, value, origin)?);
         break;
     }
     Ok(())
@@ -209,31 +242,39 @@ fn value_behind<'w>(
     }
 }
 
-/// Follows other names to the option that is meant, and refuses what is refused here.
+/// Follows other names to the options that are meant, and refuses what is refused here.
 fn accept(
     option: &'static OptionSpec,
     value: Option<String>,
     origin: &Origin,
-) -> Result<GivenOption, Failure> {
-    let option = match option.status {
-        OptionStatus::SameAs(name) => {
-            OptionSpec::find(name).expect("a test of the table finds every other name")
-        }
-        _ => option,
-    };
+) -> Result<Vec<GivenOption>, Failure> {
     let refused = match option.status {
         OptionStatus::Later => *origin == Origin::CommandLine,
         OptionStatus::Never(_) => true,
-        OptionStatus::Done | OptionStatus::SameAs(_) => false,
+        OptionStatus::Done | OptionStatus::SameAs(_) | OptionStatus::Hint(_) => false,
     };
-    match option.refusal() {
-        Some(refusal) if refused => Err(origin.fail(refusal)),
-        _ => Ok(GivenOption {
-            option,
-            value,
-            origin: origin.clone(),
-        }),
+    if let Some(refusal) = option.refusal().filter(|_| refused) {
+        return Err(origin.fail(refusal));
     }
+    let given = GivenOption {
+        option,
+        value,
+        origin: origin.clone(),
+    };
+    let words = match (option.name, option.status) {
+        ("tres-per-task", _) => tres_words::per_task(given.text()),
+        ("tres-bind", _) => tres_words::bind(given.text()),
+        (_, OptionStatus::SameAs(name)) => return Ok(vec![given.renamed(name)]),
+        _ => return Ok(vec![given]),
+    };
+    let words = words.map_err(|why| given.fail(why))?;
+    Ok(words
+        .into_iter()
+        .map(|(name, value)| GivenOption {
+            value: Some(value),
+            ..given.renamed(name)
+        })
+        .collect())
 }
 
 /// Options set by variables, as far as they are read. A `GSUB_` variable outranks the Slurm one of the same end, which begins with
@@ -265,7 +306,7 @@ pub(crate) fn read_environment(
             OptionValue::Optional(_) if value.is_empty() => None,
             _ => Some(value),
         };
-        given.push(accept(option, value, &Origin::Environment(name))?);
+        given.extend(accept(option, value, &Origin::Environment(name))?);
     }
     Ok(given)
 }
@@ -355,11 +396,12 @@ mod tests {
         );
         check("-n=4", expect!["2: -n=4: write -n 4 or --ntasks=4"]);
         check(
-            "--contiguous",
+            "--mincpus 4",
             expect![
-                "2: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"
+                "2: --mincpus is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"
             ],
         );
+        check("--contiguous", expect!["contiguous "]);
         check(
             "--uid bob",
             expect![
@@ -374,7 +416,7 @@ mod tests {
             script: "job.sh".into(),
             line_no: 3,
         };
-        let (given, _) = read(&words("--overcommit --contiguous"), &origin).unwrap();
+        let (given, _) = read(&words("--mincpus 4 --contiguous"), &origin).unwrap();
         assert_eq!(given.len(), 2);
         let refused = read(&words("--uid bob"), &origin).unwrap_err();
         assert!(

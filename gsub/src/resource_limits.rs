@@ -17,6 +17,30 @@ const SENT: [(LimitName, Resource); 10] = [
     (LimitName::Stack, Resource::RLIMIT_STACK),
 ];
 
+/// The limits of this list, as `--propagate` writes it: names, with or without `RLIMIT_`, ALL or NONE.
+///
+/// # Errors
+/// A name of none.
+pub(crate) fn named(limits: &[SoftLimit], text: &str) -> Result<Vec<SoftLimit>, String> {
+    let mut chosen = Vec::new();
+    for word in text.split(',').map(|word| word.trim().to_ascii_uppercase()) {
+        let name = word.strip_prefix("RLIMIT_").unwrap_or(&word);
+        let has_name =
+            |limit: &&SoftLimit| serde_json::to_value(limit.name).is_ok_and(|known| known == name);
+        match (name, limits.iter().find(has_name)) {
+            ("ALL", _) => return Ok(limits.to_vec()),
+            ("NONE", _) => {}
+            (_, Some(limit)) => chosen.push(limit.clone()),
+            (_, None) => {
+                return Err(format!(
+                    "{word:?} is no limit: ALL, NONE, or a list of AS, CORE, CPU, DATA, FSIZE, MEMLOCK, NOFILE, NPROC, RSS, STACK"
+                ));
+            }
+        }
+    }
+    Ok(chosen)
+}
+
 /// All that sbatch would send; one that the kernel does not tell is left to the node.
 pub(crate) fn own() -> Vec<SoftLimit> {
     let limit = |(name, resource)| {
@@ -32,6 +56,27 @@ pub(crate) fn own() -> Vec<SoftLimit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_names_the_limits_that_go_along() {
+        let names = |text| {
+            named(&own(), text).map(|limits| {
+                let names: Vec<_> = limits
+                    .iter()
+                    .map(|limit| format!("{:?}", limit.name))
+                    .collect();
+                names.join(" ")
+            })
+        };
+        assert_eq!(names("NONE"), Ok(String::new()));
+        assert_eq!(names("nofile,RLIMIT_CORE").as_deref(), Ok("Nofile Core"));
+        assert_eq!(named(&own(), "CORE,ALL"), Ok(own()));
+        assert!(
+            names("FILES")
+                .unwrap_err()
+                .starts_with("\"FILES\" is no limit")
+        );
+    }
 
     #[test]
     fn what_the_kernel_says_of_this_process_is_sent() {

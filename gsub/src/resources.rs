@@ -11,6 +11,10 @@ use gmodel::gpu_request::parse_gpu_mem;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{MemRequest, Switches};
 use gmodel::{Request, size};
+use std::io::Read;
+
+/// Of a file of node names.
+const MAX_NODE_FILE_BYTES: u64 = 1 << 20;
 
 pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure> {
     let usual = Request::default();
@@ -23,7 +27,10 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
         gpus.ntasks.or(ntasks),
         gpus.ntasks_per_node.or(ntasks_per_node),
     );
-    let nodelist = hosts(choices, "nodelist")?;
+    let nodelist = match hosts(choices, "nodelist")? {
+        Some(named) => Some(named),
+        None => parsed(filled(choices.take("nodefile")), nodes_in_file)?,
+    };
     if let (Some((_, most)), Some(named)) = (nodes, nodelist.as_ref().map(Hostlist::len))
         && named > most as usize
     {
@@ -105,8 +112,27 @@ fn hosts(choices: &mut Choices, option: &str) -> Result<Option<Hostlist>, Failur
     parsed(filled(choices.take(option)), nodes_named)
 }
 
-/// `2` or `2-4`.
-fn node_range(text: &str) -> Result<(u32, u32), String> {
+/// `2`, `2-4`, or a list of these without gaps: `1,2`.
+pub(crate) fn node_range(text: &str) -> Result<(u32, u32), String> {
+    let mut ranges = text
+        .split(',')
+        .map(one_range)
+        .collect::<Result<Vec<_>, _>>()?;
+    ranges.sort_unstable();
+    let mut all = ranges[0];
+    for &(least, most) in &ranges[1..] {
+        if least > all.1.saturating_add(1) {
+            return Err(format!(
+                "{text:?} leaves numbers out between {} and {least}. Write one range, or one number",
+                all.1
+            ));
+        }
+        all.1 = all.1.max(most);
+    }
+    Ok(all)
+}
+
+fn one_range(text: &str) -> Result<(u32, u32), String> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     let (least, most) = (count(least)?, count(most)?);
     if least > most {
@@ -119,11 +145,29 @@ fn node_range(text: &str) -> Result<(u32, u32), String> {
 
 fn nodes_named(text: &str) -> Result<Hostlist, String> {
     if text.contains('/') {
-        return Err(format!(
-            "{text:?} looks like a file. Write the nodes themselves: node[01-03,7]"
-        ));
+        return nodes_in_file(text);
     }
     Hostlist::parse(text).map_err(|error| error.to_string())
+}
+
+/// The nodes that a file names, in lines, words or lists.
+fn nodes_in_file(path: &str) -> Result<Hostlist, String> {
+    let of_file = |why: &dyn std::fmt::Display| format!("the nodes in {path}: {why}");
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_NODE_FILE_BYTES + 1).read_to_string(&mut text))
+        .map_err(|error| of_file(&error))?;
+    if text.len() as u64 > MAX_NODE_FILE_BYTES {
+        return Err(of_file(&format_args!("over {MAX_NODE_FILE_BYTES} bytes")));
+    }
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    if words.is_empty() {
+        return Err(of_file(&"it names none"));
+    }
+    Hostlist::parse(&words.join(",")).map_err(|error| of_file(&error))
 }
 
 fn memory(choices: &mut Choices) -> Result<MemRequest, Failure> {
@@ -147,7 +191,7 @@ fn on_or_off(given: Option<GivenOption>, advice: &str) -> Result<bool, Failure> 
     match given {
         None => Ok(false),
         Some(given) if given.value.is_none() => Ok(true),
-        Some(given) if given.text() == "off" => Ok(false),
+        Some(given) if given.text() == "off" || given.shares_nodes_with_some() => Ok(false),
         Some(given) => {
             Err(given.fail(format_args!("{:?} is not known here{advice}", given.text())))
         }

@@ -20,6 +20,7 @@ use gmodel::job::CommonSpec;
 use gmodel::job_key::TEXTS;
 use gmodel::licence;
 use gmodel::parallel::{RENDEZVOUS_VARIABLE, Rendezvous};
+use gmodel::task_distribution::TaskDistribution;
 use gmodel::{JobSpec, Request, Timestamp};
 use std::collections::BTreeMap;
 
@@ -73,7 +74,7 @@ pub(crate) fn build(
     launch.around.login_env_secs =
         login_env(choices.take("get-user-env"))?.or(export.wants_login().then_some(LOGIN_ENV_SECS));
     common.later = choices
-        .take_later()
+        .take_unused()
         .iter()
         .map(|given| (given.option.name.to_owned(), given.text().to_owned()))
         .collect::<BTreeMap<_, _>>();
@@ -287,8 +288,12 @@ fn tell_grun(
     let rendezvous = parsed(choices.take("rendezvous"), |text| {
         Rendezvous::parse(text).map(|_| text.to_owned())
     })?;
+    let distribution = parsed(choices.take("distribution"), |text| {
+        TaskDistribution::parse(text).map(|_| text.to_owned())
+    })?;
     // Tasks counted by the GPU have one each.
     let told = [
+        ("SLURM_DISTRIBUTION", distribution),
         ("SLURM_GPU_BIND", gpu_bind.or(of_gpus)),
         (RENDEZVOUS_VARIABLE, rendezvous),
     ];

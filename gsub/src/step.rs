@@ -20,11 +20,12 @@ use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
 use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
-use crate::step_turn;
+use crate::step_turn::{self, TurnRules};
+use crate::step_words::{self, WordsInJob};
 use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
-use gcli::{Failure, Outcome, command_line};
+use gcli::{Failure, Outcome, cluster_choice, command_line};
 use gmodel::ExitCode;
 use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
@@ -70,22 +71,22 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
     let (program, options) = words.split_at(words.len().min(1));
-    let apart = take_apart(options, &command().arg(immediate()));
-    if let Ok(apart) = &apart
-        && step_mpi::asks_for_list(&apart.own)
-    {
+    let apart = take_apart(options, &command().arg(immediate()))?;
+    if step_mpi::asks_for_list(&apart.own) {
         step_mpi::print_list();
         return Ok(0);
     }
-    if own_job().is_err() {
-        let apart = apart?;
-        let is_of_another =
-            |word: &String| OF_ANOTHER_JOB.iter().any(|option| word.starts_with(option));
-        if !apart.own.iter().any(is_of_another) {
-            return in_own_allocation(program, apart);
-        }
+    let is_of_another =
+        |word: &String| OF_ANOTHER_JOB.iter().any(|option| word.starts_with(option));
+    if own_job().is_err() && !apart.own.iter().any(is_of_another) {
+        return in_own_allocation(program, apart);
     }
-    let args = read(words)?;
+    let words = WordsInJob::of(program, apart)?;
+    let mut args = read(words.step)?;
+    args.immediate = words.immediate;
+    if !args.quiet {
+        say_all(&words.notes);
+    }
     if let Some((job, step)) = args.reattach {
         return reattach(&args, job, step);
     }
@@ -126,6 +127,9 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     let signals = block_signals(args.pty)?;
     let mut client = gcli::connect("grun")?;
     let ask = AllocationAsk::new(apart.job, &args.command, "SLURM_", &mut client)?;
+    if !args.quiet {
+        say_all(&ask.notes);
+    }
     let rules = WaitRules {
         name: own_name(),
         quiet: args.quiet,
@@ -158,6 +162,12 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     outcome
 }
 
+fn say_all(notes: &[String]) {
+    for note in notes {
+        eprintln!("{}: {note}", own_name());
+    }
+}
+
 /// How a step ended for this grun.
 struct StepEnd {
     outcome: Outcome,
@@ -168,6 +178,7 @@ struct StepEnd {
 /// Starts the step and stays with it. `signals` are blocked before the first thread starts, so that none of them takes one.
 fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, Failure> {
     let work = settle(&mut args, job)?;
+    step_words::open_input(&args.input)?;
     let listener = match args.pty || !job.is_here() {
         true => None,
         false => Some(
@@ -177,7 +188,14 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     };
     let request = request(&mut args, job, work, listener.as_ref())?;
     let mut client = gcli::connect("grun")?;
-    let step = step_turn::start(&mut client, &job.id, &request, &signals, args.quiet)?;
+    if let Some(named) = &args.of_job.clusters {
+        cluster_choice::check(named, &mut client)?;
+    }
+    let turn = TurnRules {
+        quiet: args.quiet,
+        immediate: args.immediate,
+    };
+    let step = step_turn::start(&mut client, &job.id, &request, &signals, turn)?;
     if args.verbose > 0 {
         eprintln!(
             "{}: step {} of job {}: {}",
@@ -187,7 +205,8 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
             placed(&step)
         );
     }
-    let files = check_reader(&step, args.input).and_then(|()| open_files(&args, job, &step));
+    let files =
+        check_reader(&step, args.input.ranks()).and_then(|()| open_files(&args, job, &step));
     let channel = StepChannel::new();
     let sender = &channel.sender;
     let peers = files.and_then(|files| {
@@ -305,7 +324,8 @@ impl RunningStep {
                     .for_each(|peer| terminal::forward(peer, &sender, has_escape));
             });
         } else {
-            let (nodes, input): (Vec<_>, _) = (peers.values().cloned().collect(), args.input);
+            let (nodes, input): (Vec<_>, _) =
+                (peers.values().cloned().collect(), args.input.ranks());
             std::thread::spawn(move || step_input::forward(std::io::stdin(), input, &nodes));
         }
         let mut gathering = StepGathering::new(&self.step, args.label);
@@ -400,9 +420,7 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
         ));
     }
     if !args.quiet {
-        for note in args.of_job.notes(|name| job.variable(name)) {
-            eprintln!("{}: {note}", own_name());
-        }
+        say_all(&args.of_job.notes(|name| job.variable(name)));
     }
     let share = words.ask(&of_job)?;
     if args.gpu_bind.is_none() {
@@ -415,7 +433,9 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
         args.export =
             Some(export.map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))?);
     }
+    args.ntasks = step_words::tasks_by_gpus(args, own_gpus.as_ref(), job)?;
     let is_alone = programs.is_empty();
+    step_words::put_around(args, is_alone)?;
     if !is_alone && share.is_some() {
         return Err(Failure::usage(
             "a step of several programs shares its job: leave out --exact, -c, --gpus and --mem, or start a grun for each program",
@@ -430,7 +450,12 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
         (true, true) => take_programs(args)?,
         (false, _) => {}
     }
-    Ok(StepWork { share, programs })
+    let plane = step_words::plane(args, job)?;
+    Ok(StepWork {
+        share,
+        programs,
+        plane,
+    })
 }
 
 /// What is read of the command line before the step is asked for.
@@ -438,6 +463,7 @@ struct StepWork {
     share: Option<StepShareRequest>,
     /// Behind the first.
     programs: Vec<StepProgram>,
+    plane: u32,
 }
 
 /// What the controller is asked for. Takes the words that nothing else reads out of `args`.
@@ -465,13 +491,13 @@ fn request(
         work_dir: work_dir(args.chdir.take())?,
         container: args.container.take()?,
         name: args.job_name.take().unwrap_or_default(),
-        nodes: args.nodes,
+        nodes: step_words::nodes(args, job),
         ntasks: args.ntasks,
         ntasks_per_node: args.ntasks_per_node,
         nodelist: args.nodelist.take().unwrap_or_default(),
         exclude: args.exclude.take().unwrap_or_default(),
         relative: args.relative,
-        cyclic: args.distribution == "cyclic",
+        plane: work.plane,
         overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
         share: work.share,
         terminal: args.pty.then(terminal::size),

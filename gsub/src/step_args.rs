@@ -3,7 +3,8 @@
 use crate::container_words::ContainerArgs;
 use crate::environment::Export;
 use crate::forwarded_port::ForwardedPort;
-use crate::step_input::{self, InputRanks};
+use crate::resources::node_range;
+use crate::step_input::{self, InputWord};
 use crate::step_mpi::{self, MpiWord};
 use crate::step_turn::ShareWords;
 use clap::{CommandFactory, Parser};
@@ -11,6 +12,8 @@ use gcli::pages::ManPage;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::duration::TimeLimit;
 use gmodel::parallel::Rendezvous;
+use gmodel::task_distribution::TaskDistribution;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Outside of a job, in an allocation of its own:
@@ -45,12 +48,15 @@ Tasks have MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like; --rendezvous
 for the job or in GSUB_RENDEZVOUS, changes that.
 grun returns the highest exit code of its tasks.";
 
+/// Of options that a running job does not take from a step.
+const OF_JOB: &str = "it is for the job, give it to gsub";
+
 #[derive(Parser)]
 #[command(name = "grun", version, about = "Start tasks on the nodes of a running job, or of an allocation of their own", after_help = EXAMPLES)]
 pub(crate) struct StepArgs {
-    /// Nodes of the job to use
-    #[arg(short = 'N', long, value_name = "N")]
-    pub nodes: Option<u32>,
+    /// Nodes of the job to use; of a range as many as the job has
+    #[arg(short = 'N', long, value_name = "N[-MAX]", value_parser = node_range)]
+    pub nodes: Option<(u32, u32)>,
     /// Tasks to start
     #[arg(short = 'n', long, value_name = "N")]
     pub ntasks: Option<u32>,
@@ -96,14 +102,14 @@ pub(crate) struct StepArgs {
         hide_default_value = true
     )]
     pub relative: u32,
-    /// How ranks lie on the nodes: block fills one after the other, cyclic goes round
-    #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
-    pub distribution: String,
+    /// How ranks lie on the nodes: block, as without this, fills one after the other; cyclic goes round; plane=4 with 4 at a time
+    #[arg(short = 'm', long, value_name = "HOW", value_parser = TaskDistribution::parse)]
+    pub distribution: Option<TaskDistribution>,
     /// GPUs of its own for each task of the step, which sees no others; it waits for them
     #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
     pub gpus_per_task: Option<String>,
     /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
-    #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
+    #[arg(long, alias = "cpu_bind", value_name = "SPEC", value_parser = cpu_bind)]
     pub cpu_bind: Option<String>,
     /// GPUs of each task: none (all of the job), closest, single:N, per_task:N, map_gpu:LIST; verbose, before it says which
     #[arg(long, value_name = "SPEC", value_parser = gpu_bind)]
@@ -114,9 +120,9 @@ pub(crate) struct StepArgs {
     /// What happens to a file that is there: truncate or append
     #[arg(long, value_name = "MODE", default_value = "truncate", value_parser = ["truncate", "append", "t", "a"])]
     pub open_mode: String,
-    /// Which tasks read grun's standard input: all, none, or one by its rank
+    /// Which tasks read grun's standard input: all, none, or one by its rank; or a file that all read
     #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
-    pub input: InputRanks,
+    pub input: InputWord,
     /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, all for grun's own, or a rank for that task's alone
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
@@ -189,6 +195,18 @@ pub(crate) struct StepArgs {
     /// One task a node that starts others itself, as mpirun does: nothing of the job is narrowed for it, whatever the job's own tasks have
     #[arg(long, value_name = "SPEC", num_args = 0..=1, default_missing_value = "", require_equals = true, conflicts_with_all = ["exact", "cpus_per_task", "gpus", "gpus_per_node", "gpus_per_task", "gres", "mem", "mem_per_cpu", "mem_per_gpu"])]
     pub external_launcher: Option<String>,
+    /// Program of this machine's file systems that each task begins with; its lines `export NAME=VALUE`, `unset NAME` and `print TEXT` are followed
+    #[arg(long, value_name = "FILE")]
+    pub task_prolog: Option<String>,
+    /// Program that runs after each task
+    #[arg(long, value_name = "FILE")]
+    pub task_epilog: Option<String>,
+    /// Tasks for each GPU of the step, or of the job: how many tasks there are
+    #[arg(long, value_name = "N", conflicts_with_all = ["ntasks", "ntasks_per_node"], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ntasks_per_gpu: Option<u32>,
+    /// How long it waits at most for what it asks for.
+    #[arg(skip)]
+    pub immediate: Option<Duration>,
     /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
     #[command(flatten)]
     pub of_job: OptionsOfJob,
@@ -222,11 +240,67 @@ pub(crate) struct OptionsOfJob {
     #[arg(long, hide = true)]
     comment: Option<String>,
     /// Memory comes from where the kernel has it nearest, as without these words.
-    #[arg(long, hide = true)]
+    #[arg(long, alias = "mem_bind", hide = true)]
     mem_bind: Option<String>,
+    #[arg(short = 'M', long, hide = true)]
+    pub clusters: Option<String>,
+    #[arg(long, hide = true)]
+    cpus_per_gpu: Option<String>,
+    #[arg(long, hide = true)]
+    signal: Option<String>,
+    #[arg(short = 'k', long, num_args = 0..=1, require_equals = true, default_missing_value = "", hide = true)]
+    no_kill: Option<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", hide = true)]
+    propagate: Option<String>,
+    #[arg(long, hide = true)]
+    accel_bind: Option<String>,
+    #[arg(short = 'X', long, hide = true)]
+    disable_status: bool,
+    #[arg(short = 'T', long, hide = true)]
+    threads: Option<String>,
+    #[arg(short = 'E', long, hide = true)]
+    preserve_env: bool,
 }
 
 impl OptionsOfJob {
+    /// Options of srun of which nothing comes in any job, whether they were given, and why.
+    fn unused(&self) -> [(&'static str, bool, &'static str); 8] {
+        [
+            (
+                "--cpus-per-gpu",
+                self.cpus_per_gpu.is_some(),
+                "--cpus-per-task says how many CPUs a task has",
+            ),
+            ("--signal", self.signal.is_some(), OF_JOB),
+            ("--no-kill", self.no_kill.is_some(), OF_JOB),
+            (
+                "--propagate",
+                self.propagate.is_some(),
+                "a step has the limits of its job",
+            ),
+            (
+                "--accel-bind",
+                self.accel_bind.is_some(),
+                "--gpu-bind says which GPUs a task has",
+            ),
+            (
+                "--disable-status",
+                self.disable_status,
+                "a second Ctrl-C within a second ends the step",
+            ),
+            (
+                "--threads",
+                self.threads.is_some(),
+                "each node has a stream of its own",
+            ),
+            (
+                "--preserve-env",
+                self.preserve_env,
+                "nodes and tasks are counted for each step",
+            ),
+        ]
+    }
+
     /// One line for each, unless the job has just that.
     pub fn notes(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
         let all = [
@@ -242,7 +316,7 @@ impl OptionsOfJob {
             .filter(|(_, given, name)| given.is_some() && **given != variable(name));
         let of_job = differs.map(|(flag, given, _)| {
             format!(
-                "{flag} {} changes nothing here: it is for the job, give it to gsub",
+                "{flag} {} changes nothing here: {OF_JOB}",
                 given.as_deref().unwrap_or_default()
             )
         });
@@ -250,10 +324,15 @@ impl OptionsOfJob {
             .mem_bind
             .as_deref()
             .filter(|word| !["none", "no", "quiet", "q", "local"].contains(word));
+        let others = self
+            .unused()
+            .into_iter()
+            .filter(|(_, is_given, _)| *is_given);
         of_job
             .chain(bound.map(|word| {
                 format!("--mem-bind {word} changes nothing here: memory is not bound to NUMA nodes")
             }))
+            .chain(others.map(|(flag, _, why)| format!("{flag} changes nothing here: {why}")))
             .collect()
     }
 }
@@ -369,7 +448,7 @@ mod tests {
         let args = read(&["-n1", "-N", "2", "-l", "bash", "-c", "exit 1", "-n5"]);
         assert_eq!(
             (args.ntasks, args.nodes, args.label),
-            (Some(1), Some(2), true)
+            (Some(1), Some((2, 2)), true)
         );
         assert_eq!(args.command, ["bash", "-c", "exit 1", "-n5"]);
         assert_eq!(read(&["--", "-x"]).command, ["-x"]);

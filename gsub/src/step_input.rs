@@ -5,6 +5,7 @@ use crate::step_connection::StepConnection;
 use crate::step_stream::StreamSender;
 use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -18,17 +19,31 @@ pub enum InputRanks {
     Rank(u32),
 }
 
-/// # Errors
-/// None of the words.
-pub fn reads(text: &str) -> Result<InputRanks, String> {
-    match text {
-        "all" => Ok(InputRanks::All),
-        "none" => Ok(InputRanks::None),
-        rank => rank
-            .parse()
-            .map(InputRanks::Rank)
-            .map_err(|_| "not all, none or the rank of a task. A file: grun ... < FILE".into()),
+/// `--input`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InputWord {
+    Ranks(InputRanks),
+    /// All tasks read it.
+    File(String),
+}
+
+impl InputWord {
+    pub fn ranks(&self) -> InputRanks {
+        match self {
+            Self::Ranks(ranks) => *ranks,
+            Self::File(_) => InputRanks::All,
+        }
     }
+}
+
+/// `all`, `none`, the rank of a task; all else is a file.
+pub fn reads(text: &str) -> Result<InputWord, Infallible> {
+    Ok(match (text, text.parse()) {
+        ("all", _) => InputWord::Ranks(InputRanks::All),
+        ("none", _) => InputWord::Ranks(InputRanks::None),
+        (_, Ok(rank)) => InputWord::Ranks(InputRanks::Rank(rank)),
+        (path, Err(_)) => InputWord::File(path.to_owned()),
+    })
 }
 
 /// How a node of the step is reached.

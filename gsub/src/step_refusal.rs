@@ -1,38 +1,21 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 8] = [
+const REFUSED: [(&[&str], &str); 6] = [
     (
-        &["oversubscribe", "s"],
-        "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
-    ),
-    (
-        &["gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
+        &["gpus-per-socket"],
         "a step counts its part by --cpus-per-task, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
-    ),
-    (
-        &[
-            "hint",
-            "threads-per-core",
-            "cores-per-socket",
-            "sockets-per-node",
-            "ntasks-per-socket",
-            "ntasks-per-core",
-            "extra-node-info",
-            "B",
-        ],
-        "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
     (
         &["container-id"],
         "a container is named by its job and step. Leave it out",
     ),
     (
-        &["bcast", "task-prolog", "task-epilog", "prolog", "epilog"],
-        "do it in the job's script, before or after grun",
+        &["bcast", "prolog", "epilog"],
+        "do it in the job's script, before or after grun. sbcast sends a file to each node",
     ),
     (
-        &["immediate", "I", "signal", "deadline", "begin"],
+        &["deadline", "begin"],
         "a step begins at once and ends with its command, its --time or its job",
     ),
     (
@@ -40,7 +23,7 @@ const REFUSED: [(&[&str], &str); 8] = [
         "it is for the job: give it to gsub. grun starts tasks in the job around it",
     ),
     (
-        &["het-group", "clusters", "M"],
+        &["het-group"],
         "grun starts tasks in the job around it, or that of --jobid",
     ),
 ];
@@ -63,16 +46,11 @@ mod tests {
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
         assert!(
-            of_srun("--oversubscribe")
+            of_srun("--bcast=/tmp/x")
                 .unwrap()
-                .starts_with("--oversubscribe of srun is not offered: tasks share the CPUs")
+                .starts_with("--bcast of srun is not offered: do it in the job's script")
         );
-        assert!(
-            of_srun("--cpus-per-gpu=4")
-                .unwrap()
-                .contains("--gpus-per-task")
-        );
-        assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
+        assert!(of_srun("-d17").unwrap().starts_with("-d of srun"));
         assert_eq!(
             (of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")),
             (None, None, None)

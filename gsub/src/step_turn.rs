@@ -126,6 +126,14 @@ pub(crate) struct TasksOfJob {
     pub gpus: Option<u32>,
 }
 
+/// How a grun waits for its turn.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnRules {
+    pub quiet: bool,
+    /// It gives up then.
+    pub immediate: Option<Duration>,
+}
+
 /// Starts the step, as soon as what it asks for is free. `signals` are blocked; one that ends programs ends the waiting.
 ///
 /// # Errors
@@ -135,11 +143,11 @@ pub(crate) fn start(
     job: &str,
     request: &StepRequest,
     signals: &SigSet,
-    quiet: bool,
+    rules: TurnRules,
 ) -> Result<StepReply, Failure> {
     let path = format!("/v1/jobs/{job}/steps");
     let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
-    let (begun, mut is_told) = (Instant::now(), quiet);
+    let (begun, mut is_told) = (Instant::now(), rules.quiet);
     loop {
         let waits = match client.post::<_, StepReply>(&path, request) {
             Ok(StepReply {
@@ -150,6 +158,12 @@ pub(crate) fn start(
             Err(error) if looked.is_some() && error.is_unreachable() => StepWaits::default(),
             Err(error) => return Err(error.into()),
         };
+        if rules.immediate.is_some_and(|most| begun.elapsed() >= most) {
+            return Err(Failure::new(format_args!(
+                "the step would wait, and --immediate forbids it: {}",
+                waits.reason
+            )));
+        }
         // Nodes are prepared in a moment, usually.
         let is_news = !waits.holders.is_empty() || begun.elapsed() >= ANNOUNCE_AFTER;
         if is_news && !std::mem::replace(&mut is_told, true) {

@@ -105,22 +105,20 @@ fn argument(option: &'static OptionSpec) -> Arg {
 
 /// The options that are not acted on, for the man page.
 fn table_text() -> String {
-    let mut later = String::new();
-    let mut never = String::new();
+    let (mut later, mut hints, mut never) = (String::new(), String::new(), String::new());
     for option in OPTIONS {
-        match option.status {
-            OptionStatus::Later => {
-                later.push_str(&format!("  --{}  {}\n", option.name, option.help))
-            }
-            OptionStatus::Never(reason) => {
-                never.push_str(&format!("  --{}  {reason}\n", option.name))
-            }
-            OptionStatus::Done | OptionStatus::SameAs(_) => {}
-        }
+        let (list, text) = match option.status {
+            OptionStatus::Later => (&mut later, option.help),
+            OptionStatus::Hint(why) => (&mut hints, why),
+            OptionStatus::Never(reason) => (&mut never, reason),
+            OptionStatus::Done | OptionStatus::SameAs(_) => continue,
+        };
+        list.push_str(&format!("  --{}  {text}\n", option.name));
     }
     format!(
-        "Options of sbatch that a script's lines may have, which are stored with the job and shown by gq, and not acted on yet; \
-         on the command line they are refused:\n{later}\nOptions of sbatch that are refused, and why:\n{never}"
+        "Options of sbatch that are taken with a note on stderr, stored with the job and shown by gq, and change nothing here, \
+         and why:\n{hints}\nOptions of sbatch that a script's lines may have, which are stored with the job and shown by gq, and \
+         not acted on yet; on the command line they are refused:\n{later}\nOptions of sbatch that are refused, and why:\n{never}"
     )
 }
 
@@ -213,9 +211,9 @@ fn read_submission(
 ) -> Result<Submission, Failure> {
     let variables = read_environment("SBATCH_", |_| true, environment::own)?;
     let in_script = script_options(work, notes)?;
-    note_later(variables.iter().chain(&in_script), notes);
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
     notes.decide(&choices);
+    choices.unused().for_each(|note| notes.say(&note));
     let asked = nodes_and_tasks(&choices);
     let submission = build(&mut choices, work, &submitter()?)?;
     if let Some((nodes, tasks)) =
@@ -334,15 +332,6 @@ fn nodes_and_tasks(choices: &Choices) -> Option<(u32, u32)> {
     number("nodes")
         .zip(number("ntasks"))
         .filter(|(nodes, tasks)| tasks < nodes)
-}
-
-fn note_later<'g>(given: impl Iterator<Item = &'g GivenOption>, notes: &mut Notes) {
-    for given in given.filter(|given| given.option.status == OptionStatus::Later) {
-        notes.say(&format!(
-            "{}--{} is not acted on yet; it is stored with the job",
-            given.origin, given.option.name
-        ));
-    }
 }
 
 /// How the answer of a dry run is told.

@@ -348,8 +348,8 @@ fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command
     let (controller, text) = submit("#SBATCH --overcommit --contiguous", &["job.sh"], &[]);
     expect![[r#"
         17
-        stderr: gsub: job.sh: line 2: --overcommit is not acted on yet; it is stored with the job
-        stderr: gsub: job.sh: line 2: --contiguous is not acted on yet; it is stored with the job
+        stderr: gsub: job.sh: line 2: --contiguous changes nothing here: the topology keeps the nodes of a job close, as always
+        stderr: gsub: job.sh: line 2: --overcommit changes nothing here: each task of the job counts its CPUs; --overcommit of a step starts more tasks
         stderr: gsub: no time limit was asked for; it is 1-00:00:00
     "#]]
     .assert_eq(&text);
@@ -362,9 +362,10 @@ fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command
         &["--contiguous", "job.sh"],
         &[],
         expect![[r#"
-        stderr: gsub: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out
-        exit: Some(2)
-    "#]],
+            17
+            stderr: gsub: --contiguous changes nothing here: the topology keeps the nodes of a job close, as always
+            stderr: gsub: no time limit was asked for; it is 1-00:00:00
+        "#]],
     );
     check(
         "#SBATCH --uid=bob",
@@ -399,11 +400,11 @@ fn quiet_leaves_the_id_and_errors() {
         &["job.sh"],
         &[],
         expect![[r#"
-        17
-        stderr: gsub: job.sh: line 4 looks like an option and is none: options begin a line, before the first command
-        stderr: gsub: job.sh: line 2: --contiguous is not acted on yet; it is stored with the job
-        stderr: gsub: no time limit was asked for; it is 1-00:00:00
-    "#]],
+            17
+            stderr: gsub: job.sh: line 4 looks like an option and is none: options begin a line, before the first command
+            stderr: gsub: job.sh: line 2: --contiguous changes nothing here: the topology keeps the nodes of a job close, as always
+            stderr: gsub: no time limit was asked for; it is 1-00:00:00
+        "#]],
     );
     // The command line outranks the script, here too.
     check(

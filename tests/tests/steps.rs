@@ -4,13 +4,86 @@ use gmodel::JobState::Completed;
 use gpupool_tests::pool::Pool;
 
 #[test]
+fn words_of_srun_in_a_job_are_followed_or_said_to_change_nothing() {
+    let Some(pool) = Pool::up(2, "h100:4") else {
+        return;
+    };
+    std::fs::write(pool.work.join("input"), "read\n").unwrap();
+    std::fs::write(
+        pool.work.join("prolog"),
+        "#!/bin/sh\necho export FROM=prolog\necho print hello\n",
+    )
+    .unwrap();
+    let script = "chmod +x prolog
+        grun -m plane=2 sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > plane
+        SLURM_DISTRIBUTION=cyclic grun sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > inherited
+        grun -n1 -N1-1 -i input cat > piped
+        grun -n1 -N1 --task-prolog ./prolog sh -c 'echo $FROM' > prologue
+        grun --ntasks-per-gpu=1 -N1 sh -c 'echo $SLURM_NTASKS' | sort -u > by-gpu
+        grun -N1 --tres-per-task=cpu=1,gres/gpu:1 -n1 sh -c 'echo $GSUB_GPU_UUIDS' > per-task
+        grun -K1 -n2 sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000' 2> /dev/null; echo $? > killed
+        grun -N2 -n2 --exact -c4 --mem 1G sleep 1000 & while ! gq -h -s | grep -q sleep; do sleep 0.1; done
+        grun -n1 --mem 1G -I2 true 2> immediate; echo $? >> immediate; kill %1
+        grun -n1 --hint=compute_bound -B 1:1:1 -X -T1 --network x --x11 -M sandbox true 2> notes; echo $? >> notes
+        grun -n1 -M elsewhere true 2> elsewhere; echo $? >> elsewhere";
+    let path = format!(
+        "PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N2",
+        "--ntasks-per-node=2",
+        "-c2",
+        "--gpus-per-node=2",
+        "--mem",
+        "1G",
+        "-t",
+        "5",
+        "--wrap",
+        &path,
+    ]);
+    pool.wait_state(id, Completed);
+    let said = pool.file(&format!("gsub-{id}.out"));
+    let file = |name: &str| pool.file(name);
+    assert_eq!(file("plane"), "0 on 0\n1 on 0\n2 on 1\n3 on 1\n", "{said}");
+    assert_eq!(file("inherited"), "0 on 0\n1 on 1\n2 on 0\n3 on 1\n");
+    assert_eq!(
+        (file("piped"), file("prologue")),
+        ("read\n".into(), "hello\nprolog\n".into())
+    );
+    assert_eq!(file("by-gpu"), "2\n");
+    assert_eq!(file("per-task").matches("GPU-").count(), 1);
+    assert_eq!(file("killed"), "143\n");
+    let immediate = file("immediate");
+    assert!(
+        immediate.contains("grun: the step would wait, and --immediate forbids it: ")
+            && immediate.ends_with("\n1\n"),
+        "{immediate}"
+    );
+    let notes = file("notes");
+    let flags: Vec<&str> = notes
+        .lines()
+        .filter_map(|line| line.strip_prefix("grun: ")?.split(' ').next())
+        .collect();
+    assert_eq!(
+        (flags.join(" ").as_str(), notes.ends_with("\n0\n")),
+        (
+            "--hint --extra-node-info --network --x11 --disable-status --threads",
+            true
+        ),
+        "{notes}"
+    );
+    assert!(file("elsewhere").starts_with("grun: --clusters elsewhere: this is cluster"));
+}
+
+#[test]
 fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
     let Some(pool) = Pool::up(2, "h100:4") else {
         return;
     };
     let script = "grun -w node2 -N1 -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_STEP_NODELIST' > chosen\n\
                   grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $GSUB_GPU_UUIDS'\n\
-                  grun -w node9 true 2> stranger; grun --oversubscribe true 2> refused; echo $? >> refused\n\
+                  grun -w node9 true 2> stranger; grun --deadline now true 2> refused; echo $? >> refused\n\
                   grun -K -n2 -J first-falls sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000'; echo $? > killed\n\
                   grun -r1 -n1 sh -c 'echo $SLURM_NNODES of $SLURM_JOB_NUM_NODES' > relative\n\
                   grun -n4 -m cyclic sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > cyclic\n\
@@ -51,7 +124,7 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
     );
     let refused = pool.file("refused");
     assert!(
-        refused.starts_with("grun: --oversubscribe of srun is not offered: ")
+        refused.starts_with("grun: --deadline of srun is not offered: ")
             && refused.ends_with("\n2\n"),
         "{refused}"
     );

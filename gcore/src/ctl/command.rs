@@ -87,8 +87,8 @@ pub struct StepAsk {
     pub exclude: Option<Hostlist>,
     /// Begin with this node of the job, counted from 0.
     pub relative: u32,
-    /// Ranks go round the nodes instead of filling one after the other.
-    pub cyclic: bool,
+    /// Ranks that a node gets before it is the next node's turn; 0: as many as it takes.
+    pub plane: u32,
     /// More tasks than its nodes have CPUs of the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overcommit: bool,

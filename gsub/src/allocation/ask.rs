@@ -17,6 +17,8 @@ pub(crate) struct AllocationAsk {
     pub request: SubmitRequest,
     /// What the options say to the job beside what the controller says of it.
     pub variables: BTreeMap<String, String>,
+    /// What is said of options of which nothing comes.
+    pub notes: Vec<String>,
 }
 
 impl AllocationAsk {
@@ -32,6 +34,7 @@ impl AllocationAsk {
     ) -> Result<Self, Failure> {
         let variables = read_environment(prefix, asks_for_nodes, environment::own)?;
         let mut choices = Choices::of(variables.into_iter().chain(given))?;
+        let notes = choices.unused().collect();
         let work = Work::from_command(command.to_vec());
         let mut asked = build(&mut choices, &work, &submission::submitter()?)?;
         asked.spec.allocation = true;
@@ -40,6 +43,7 @@ impl AllocationAsk {
         Ok(Self {
             request: submission::request(&asked, &work)?,
             variables,
+            notes,
         })
     }
 }

@@ -8,7 +8,7 @@ use gcli::Failure;
 use gmodel::option_table::{OptionSpec, OptionValue};
 
 /// Options of gsub that say how a batch script runs.
-const OF_BATCH_SCRIPTS: [&str; 14] = [
+const OF_BATCH_SCRIPTS: [&str; 13] = [
     "array",
     "batch",
     "dry-run",
@@ -18,7 +18,6 @@ const OF_BATCH_SCRIPTS: [&str; 14] = [
     "json",
     "no-requeue",
     "parsable",
-    "propagate",
     "requeue",
     "test-only",
     "wait",
@@ -157,9 +156,14 @@ impl AllocationWords {
             let next = behind
                 .first()
                 .filter(|_| takes && value.is_empty() && !may_stand_alone);
-            let first = match takes {
-                true => format!("-{letter}{value}"),
-                false => format!("-{letter}"),
+            let long = arg.and_then(Arg::get_long).filter(|_| !is_jobs);
+            let first = match (takes, long) {
+                // clap takes such a value behind `=` only.
+                (true, Some(long)) if may_stand_alone && !value.is_empty() => {
+                    format!("--{long}={}", value.trim_start_matches('='))
+                }
+                (true, _) => format!("-{letter}{value}"),
+                (false, _) => format!("-{letter}"),
             };
             let words: Vec<String> = std::iter::once(first).chain(next.cloned()).collect();
             match option.filter(|_| is_jobs) {
@@ -181,15 +185,17 @@ impl AllocationWords {
     ) -> Result<(), Failure> {
         self.job.extend(read(words, &Origin::CommandLine)?.0);
         // A step is called as its job is, and runs in the image that its nodes pull for the job.
-        let is_steps = container_words::has(option.name)
-            && own
-                .get_arguments()
-                .any(|arg| arg.get_long() == Some(option.name));
-        if option.name == "job-name" || is_steps {
+        if is_also_steps(option.name, own) {
             self.own.extend(words.iter().cloned());
         }
         Ok(())
     }
+}
+
+/// Whether the job and the step `own` both have this option.
+pub(crate) fn is_also_steps(name: &str, own: &Command) -> bool {
+    let has = || own.get_arguments().any(|arg| arg.get_long() == Some(name));
+    name == "job-name" || container_words::has(name) && has()
 }
 
 /// Whose option it is. What neither knows is left to the command, which says so.

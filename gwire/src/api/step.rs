@@ -40,8 +40,8 @@ pub struct StepRequest {
     pub exclude: String,
     /// Begin with this node of the job, counted from 0.
     pub relative: u32,
-    /// Ranks go round the nodes.
-    pub cyclic: bool,
+    /// Ranks that a node gets before it is the next node's turn; 0: as many as it takes.
+    pub plane: u32,
     /// More tasks than its nodes have CPUs of the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overcommit: bool,

@@ -245,7 +245,7 @@ fn posts(ground: &Ground) -> Vec<HostileRequest> {
     let pin = "0".repeat(64);
     let step = json!({
         "argv": ["true"], "environment": ["A=1"], "work_dir": "/tmp", "name": "s", "nodes": 1, "ntasks": 1, "ntasks_per_node": 1, "nodelist": "node1", "exclude": "",
-        "relative": 0, "cyclic": true, "share": share, "connect": "127.0.0.1:9", "key": "k", "certificate": pin,
+        "relative": 0, "plane": 1, "share": share, "connect": "127.0.0.1:9", "key": "k", "certificate": pin,
     });
     let bare_step = json!({"argv": ["true"], "ntasks_per_node": 1, "connect": "127.0.0.1:9", "key": "k", "certificate": pin});
     let used = json!({"cpu_user_micros": 1, "cpu_system_micros": 1, "peak_memory_bytes": 1, "oom_kills": 0, "gpu": {"sampled_ms": 1, "energy_mj": 1, "power_peak_mw": 1}});

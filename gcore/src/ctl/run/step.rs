@@ -63,7 +63,7 @@ pub(crate) fn start(
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let (ranks, first_ranks) = match programs {
-        None => (deal(&counts, ask.cyclic), Vec::new()),
+        None => (deal(&counts, ask.plane), Vec::new()),
         Some(laid) => (laid.places.into_values().collect(), laid.first_ranks),
     };
     let places = tasks.iter().map(|(place, _)| *place).zip(ranks);

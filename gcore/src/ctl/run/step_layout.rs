@@ -153,16 +153,16 @@ pub(crate) fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize
     }
 }
 
-/// The ranks on each node: one node after the other, or cyclic.
-pub(crate) fn deal(counts: &[u32], cyclic: bool) -> Vec<Vec<u32>> {
+/// The ranks on each node. A node gets `plane` of them before it is the next node's turn; with 0 as many as it takes.
+pub(crate) fn deal(counts: &[u32], plane: u32) -> Vec<Vec<u32>> {
     let mut ranks: Vec<Vec<u32>> = vec![Vec::new(); counts.len()];
-    let mut at = 0;
+    let (mut at, mut in_turn) = (0, 0);
     for rank in 0..counts.iter().sum() {
-        while ranks[at].len() == counts[at] as usize {
-            at = (at + 1) % counts.len();
+        while ranks[at].len() == counts[at] as usize || (plane > 0 && in_turn == plane) {
+            (at, in_turn) = ((at + 1) % counts.len(), 0);
         }
         ranks[at].push(rank);
-        at = if cyclic { (at + 1) % counts.len() } else { at };
+        in_turn += 1;
     }
     ranks
 }
@@ -352,11 +352,9 @@ mod tests {
 
     #[test]
     fn ranks_fill_the_nodes_or_go_round_them() {
-        assert_eq!(
-            deal(&[3, 1, 2], false),
-            [vec![0, 1, 2], vec![3], vec![4, 5]]
-        );
-        assert_eq!(deal(&[3, 1, 2], true), [vec![0, 3, 5], vec![1], vec![2, 4]]);
-        assert_eq!(deal(&[], true), Vec::<Vec<u32>>::new());
+        assert_eq!(deal(&[3, 1, 2], 0), [vec![0, 1, 2], vec![3], vec![4, 5]]);
+        assert_eq!(deal(&[3, 1, 2], 1), [vec![0, 3, 5], vec![1], vec![2, 4]]);
+        assert_eq!(deal(&[5, 3], 2), [vec![0, 1, 4, 5, 7], vec![2, 3, 6]]);
+        assert_eq!(deal(&[], 1), Vec::<Vec<u32>>::new());
     }
 }

@@ -57,7 +57,7 @@ fn lay(held: &[(String, u32)], ask: &StepAsk) -> Result<ProgramLayout, Refusal> 
         if at > 0 {
             laid.first_ranks.push(next);
         }
-        for ((place, _), ranks) in tasks.iter().zip(deal(&counts, ask.cyclic)) {
+        for ((place, _), ranks) in tasks.iter().zip(deal(&counts, ask.plane)) {
             let all = laid.places.entry(*place).or_default();
             all.extend(ranks.iter().map(|rank| rank + next));
         }

@@ -167,7 +167,7 @@ fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
         nodelist: hosts("--nodelist", &request.nodelist)?,
         exclude: hosts("--exclude", &request.exclude)?,
         relative: request.relative,
-        cyclic: request.cyclic,
+        plane: request.plane,
         overcommit: request.overcommit,
         share: request.share.clone(),
         programs: request.programs.iter().map(program_ask).collect(),
