@@ -71,7 +71,10 @@ const EVERYWHERE: &Advice = &[
         &["--sibling", "--allclusters"],
         "there are no federations: each cluster has a queue of its own",
     ),
-    (&["--yaml"], "there is no YAML; --json prints all there is"),
+    (
+        &["--yaml"],
+        "--json prints the same, which readers of YAML take",
+    ),
     (
         &["--wckey", "--wckeys"],
         "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag",

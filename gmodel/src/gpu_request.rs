@@ -122,13 +122,18 @@ impl GpuRequest {
                 Some(cut) => (&bare[..cut], Some(&bare[cut + 1..])),
                 None => (bare, None),
             };
-            if !name.eq_ignore_ascii_case("gpu") {
-                return Err(GpuRequestError::OtherGres {
-                    name: shorten(name),
-                });
-            }
             // TRES write the count behind `=`, where options write `:`.
-            let ask = Self::parse(&rest.unwrap_or("1").replacen('=', ":", 1))?;
+            let rest = rest.unwrap_or("1").replacen('=', ":", 1);
+            let ask = match name.to_ascii_lowercase().as_str() {
+                "gpu" => Self::parse(&rest)?,
+                "mps" => Self::parse(&of_percent(&rest)?)?,
+                "shard" => return Err(GpuRequestError::Shard),
+                _ => {
+                    return Err(GpuRequestError::OtherGres {
+                        name: shorten(name),
+                    });
+                }
+            };
             if gpus.replace(ask).is_some() {
                 return Err(GpuRequestError::Comma {
                     text: shorten(text),
@@ -146,6 +151,22 @@ impl GpuRequest {
     /// The alternative liked best.
     pub fn first(&self) -> Option<&GpuAlternative> {
         self.alternatives.first()
+    }
+}
+
+/// `h100:50`, percent of a GPU as Slurm's mps counts it, as `h100:0.5`.
+fn of_percent(text: &str) -> Result<String, GpuRequestError> {
+    let (kind, percent) = text
+        .rsplit_once(':')
+        .map_or((String::new(), text), |(kind, percent)| {
+            (format!("{kind}:"), percent)
+        });
+    match percent.parse::<u32>() {
+        Ok(100) => Ok(format!("{kind}1")),
+        Ok(part @ 1..100) => Ok(format!("{kind}0.{part:02}")),
+        _ => Err(GpuRequestError::Percent {
+            text: shorten(text),
+        }),
     }
 }
 
@@ -303,6 +324,14 @@ pub enum GpuRequestError {
         "--gres {name:?} is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"
     )]
     OtherGres { name: String },
+    #[error(
+        "--gres mps:{text} is no part of a GPU: mps:50 is half of one, mps:h100:25 a quarter of an H100"
+    )]
+    Percent { text: String },
+    #[error(
+        "--gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"
+    )]
+    Shard,
     #[error(
         "the request for GPUs has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use fewer alternatives"
     )]
@@ -560,6 +589,11 @@ mod tests {
                 r#"1g.10gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 1 } }]"#
             ]],
         );
+        gres("mps:50", expect!["0.5 [GpuAlternative { kind: Any, amount: Share { milli: 500 } }]"]);
+        gres("gres/mps:h100=25", expect![[r#"h100:0.25 [GpuAlternative { kind: Type("h100"), amount: Share { milli: 250 } }]"#]]);
+        gres("mps:100", expect!["1 [GpuAlternative { kind: Any, amount: Whole(1) }]"]);
+        gres("mps:150", expect!["error: --gres mps:150 is no part of a GPU: mps:50 is half of one, mps:h100:25 a quarter of an H100"]);
+        gres("shard:1", expect!["error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"]);
         gres("none", expect!["0 []"]);
         gres("gpu:0", expect!["0 []"]);
     }
@@ -636,9 +670,7 @@ mod tests {
         );
         gres(
             "gpu:1,shard:2",
-            expect![[
-                r#"error: --gres "shard" is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"#
-            ]],
+            expect!["error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"],
         );
         gres(
             "gpu:h100:1,gpu:a100:1",

@@ -172,7 +172,9 @@ fn state(
         .put("SubmitTime", at(job.submit_time))
         .put("EligibleTime", at(job.eligible_time))
         .end();
-    let start = shown_start(job.state, job.eligible_time, job.start_time, now());
+    // A job that was cancelled while it waited started, as Slurm has it, when it ended.
+    let start = shown_start(job.state, job.eligible_time, job.start_time, now())
+        .or(job.end_time.filter(|_| job.state.is_final()));
     record.put("StartTime", at(start)).put(
         "EndTime",
         at(job

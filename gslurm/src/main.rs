@@ -65,6 +65,10 @@ fn run(words: Vec<OsString>) -> Outcome {
     }
     let command = COMMANDS.iter().find(|(known, _)| Some(*known) == name);
     match command {
+        // Behind the options of the others stands a user's command.
+        Some((name, main)) if !["salloc", "sbatch", "sbcast", "srun"].contains(name) => {
+            main(json_words(words)?)
+        }
         Some((_, main)) => main(words),
         None => Err(Failure::usage(
             "this program stands behind links of Slurm's names: eval $(gadm slurm-names DIR) makes them",
@@ -72,9 +76,64 @@ fn run(words: Vec<OsString>) -> Outcome {
     }
 }
 
+/// What `--json=` and `--yaml=` may name: the shape printed is that of v0.0.43, which differs from the others in few keys.
+const DATA_PARSERS: [&str; 5] = ["v0.0.40", "v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44"];
+
+/// `--json=v0.0.43` and `--yaml` as `--json`: JSON is YAML, too.
+fn json_words(words: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let mut is_option = true;
+    let read = |word: OsString| {
+        is_option &= word != "--";
+        let Some(text) = word.to_str().filter(|_| is_option) else {
+            return Ok(word);
+        };
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        if !["--json", "--yaml"].contains(&name) {
+            return Ok(word);
+        }
+        match value.split('+').next().unwrap_or_default() {
+            "" => {}
+            known if DATA_PARSERS.contains(&known) => {}
+            other => {
+                return Err(Failure::usage(format_args!(
+                    "{name}={other}: no such data_parser. Known are {}",
+                    DATA_PARSERS.join(", ")
+                )));
+            }
+        }
+        Ok("--json".into())
+    };
+    words.into_iter().map(read).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_is_asked_for_by_version_and_as_yaml() {
+        let read = |text: &str| {
+            json_words(text.split(' ').map(OsString::from).collect()).map(|words| {
+                let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+                words.join(" ")
+            })
+        };
+        assert_eq!(
+            read("squeue --json=v0.0.42 --me").unwrap(),
+            "squeue --json --me"
+        );
+        assert_eq!(
+            read("sacct --yaml=v0.0.41+complex").unwrap(),
+            "sacct --json"
+        );
+        assert_eq!(read("squeue -- --yaml").unwrap(), "squeue -- --yaml");
+        assert!(
+            read("sinfo --json=list")
+                .unwrap_err()
+                .text
+                .contains("Known are v0.0.40")
+        );
+    }
 
     #[test]
     fn every_name_has_its_command() {

@@ -36,14 +36,7 @@ struct SshareArgs {
     #[arg(short = 'A', long, value_name = "NAMES", alias = "account")]
     accounts: Vec<String>,
     /// Of these users
-    #[arg(
-        short = 'u',
-        long,
-        value_name = "NAMES",
-        alias = "uid",
-        alias = "user",
-        conflicts_with = "all"
-    )]
+    #[arg(short = 'u', long, value_name = "NAMES", alias = "uid", alias = "user")]
     users: Vec<String>,
     /// Lines of users only, not of accounts
     #[arg(short = 'U', long = "Users")]

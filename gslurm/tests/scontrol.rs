@@ -208,3 +208,55 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         )
     );
 }
+
+#[test]
+fn under_the_name_scontrol_steps_all_nodes_and_the_controller_are_named() {
+    let answer = |request: &Request| match request.path.as_str() {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab","host":"head1"}"#),
+        "/v1/nodes" => Answer::ok(r#"{"schema":1,"nodes":[{"name":"n1"},{"name":"n2"}]}"#),
+        "/v1/steps" => Answer::ok(
+            r#"{"schema":1,"steps":[
+            {"job":17,"shown_id":"17.batch","name":"batch","user":"root","partition":"main","state":"RUNNING","ntasks":1,"nodes":1,"nodelist":"n1","start_time":"2026-11-20T09:05:27Z"},
+            {"job":17,"shown_id":"17.0","name":"train","user":"root","partition":"main","state":"RUNNING","ntasks":2,"nodes":2,"nodelist":"n[1-2]","start_time":"2026-11-20T09:06:00Z","own":{"cpus":4,"gpus":2,"mem_bytes":1073741824}}]}"#,
+        ),
+        _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+    };
+    let sent = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let said = controller.run_as("scontrol", GSLURM, words);
+        let sent: Vec<String> = controller
+            .requests()
+            .iter()
+            .map(|r| format!("{} {}\n", r.path, r.body))
+            .collect();
+        (said.text(), sent.concat())
+    };
+    expect![[r#"
+        StepId=17.0 UserId=0 StartTime=2026-11-20T09:06:00 TimeLimit=UNLIMITED
+           State=RUNNING Partition=main NodeList=n[1-2]
+           Nodes=2 CPUs=4 Tasks=2 Name=train Network=(null)
+           TRES=cpu=4,mem=1024M,node=2,gres/gpu=2
+           ResvPorts=(null)
+           CPUFreqReq=Default
+           SrunHost:Pid=(null):0
+    "#]]
+    .assert_eq(&sent(&["show", "step", "17.0"]).0);
+    expect![[r#"
+        StepId=17.batch UserId=0 StartTime=2026-11-20T09:05:27 TimeLimit=UNLIMITED State=RUNNING Partition=main NodeList=n1 Nodes=1 CPUs=0 Tasks=1 Name=batch Network=(null) TRES=(null) ResvPorts=(null) CPUFreqReq=Default SrunHost:Pid=(null):0
+        StepId=17.0 UserId=0 StartTime=2026-11-20T09:06:00 TimeLimit=UNLIMITED State=RUNNING Partition=main NodeList=n[1-2] Nodes=2 CPUs=4 Tasks=2 Name=train Network=(null) TRES=cpu=4,mem=1024M,node=2,gres/gpu=2 ResvPorts=(null) CPUFreqReq=Default SrunHost:Pid=(null):0
+    "#]].assert_eq(&sent(&["-o", "show", "step", "17"]).0);
+    expect![[r#"
+        stderr: scontrol: error: Job step 17.4 not found: it is not under way. sacct -j JOB shows steps that are over
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["show", "step", "17.4"]).0);
+    expect![[r#"
+        Slurmctld(primary) at head1 is UP
+    "#]]
+    .assert_eq(&sent(&["ping"]).0);
+    expect![[r#"
+        /v1/nodes 
+        /v1/nodes/n1/resume {"reason":""}
+        /v1/nodes/n2/resume {"reason":""}
+    "#]]
+    .assert_eq(&sent(&["update", "NodeName=ALL", "State=RESUME"]).1);
+}

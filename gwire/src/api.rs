@@ -478,6 +478,8 @@ pub struct ClusterInfo {
     pub name: String,
     /// Of the controller.
     pub version: String,
+    /// The machine that the controller runs on.
+    pub host: String,
     /// So long after its end a job is in listings of the queue that ask for all states.
     pub min_job_age_secs: u32,
     /// Tasks that an array may have.

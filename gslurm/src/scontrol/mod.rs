@@ -8,10 +8,12 @@ use gadm::node::{self, NodeAct};
 use gadm::policy::reservation::{ReservationAct, ReservationRemoval};
 use gadm::policy::{self, NameAndWords};
 mod record;
+mod step_record;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::answer::list;
 use gcli::local_time::{self, TimeFormat};
+use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::hostlist;
@@ -362,12 +364,12 @@ fn show(client: &mut Client, words: &[String], form: ShowForm) -> Outcome {
         Some("config") => return config(client),
         Some("reservations") => record::reservations(client, &split(names))?,
         Some("licenses") => record::licences(client, &split(names))?,
-        Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
+        Some("steps") => step_record::steps(client, &split(names))?,
         _ => return Err(request.refusal()),
     };
     let mut out = stdout()?;
     match request.found {
-        Some(what @ ("jobs" | "reservations" | "licenses")) if records.is_empty() => {
+        Some(what @ ("jobs" | "reservations" | "licenses" | "steps")) if records.is_empty() => {
             writeln!(out, "No {what} in the system")?
         }
         _ => {}
@@ -441,9 +443,8 @@ fn ping(client: &mut Client) -> Outcome {
     let cluster: ClusterInfo = client.get("/v1/cluster")?;
     writeln!(
         std::io::stdout(),
-        "Slurmctld(primary) is UP: gpuctld {} of cluster {}",
-        cluster.version,
-        cluster.name
+        "Slurmctld(primary) at {} is UP",
+        printable(&cluster.host)
     )?;
     Ok(0)
 }
@@ -611,7 +612,11 @@ fn update_jobs(client: &mut Client, words: &[String]) -> Outcome {
 }
 
 fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
-    let nodes = node::NodeNames::of(vec![nodes.to_owned()]);
+    let names = match nodes.eq_ignore_ascii_case("all") {
+        true => all_nodes(client)?,
+        false => vec![nodes.to_owned()],
+    };
+    let nodes = node::NodeNames::of(names);
     let value = |key: &str| first_value(words, &[key]).unwrap_or_default();
     let reason = value("reason").to_owned();
     let mut keys = words
@@ -647,6 +652,18 @@ fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
         }
     };
     node::run(client, act)
+}
+
+fn all_nodes(client: &mut Client) -> Result<Vec<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Name {
+        name: String,
+    }
+    let rows: Vec<Name> = list(client, "/v1/nodes")?;
+    match rows.is_empty() {
+        true => Err(Failure::new("the cluster has no node")),
+        false => Ok(rows.into_iter().map(|row| row.name).collect()),
+    }
 }
 
 /// The caller's jobs of a name that are not over, as scontrol takes them.

@@ -88,6 +88,10 @@ pub(crate) async fn cluster(
         schema: SCHEMA,
         name: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: nix::unistd::gethostname().map_or_else(
+            |_| "localhost".to_owned(),
+            |host| host.to_string_lossy().into_owned(),
+        ),
         min_job_age_secs: config.min_job_age_secs,
         max_array_tasks: config.max_array_tasks,
         time_zone: site
