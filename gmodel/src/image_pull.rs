@@ -38,6 +38,15 @@ impl PullProgress {
         let part = u128::from(self.done_bytes.min(self.all_bytes)) * 100;
         (part / u128::from(self.all_bytes.max(1))) as u64
     }
+
+    /// The same as its text, with the image's name.
+    pub fn of_image(self, image: &str) -> String {
+        match self.all_bytes {
+            _ if self.unpacks => format!("unpacking {image}"),
+            0 => format!("pulling {image}"),
+            all => format!("pulling {image} {}% of {}", self.percent(), rough_size(all)),
+        }
+    }
 }
 
 impl fmt::Display for PullProgress {
@@ -50,6 +59,22 @@ impl fmt::Display for PullProgress {
     }
 }
 
+/// What a reader of lines was told of a pull, so that it hears of each tenth once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToldPull(Option<PullProgress>);
+
+impl ToldPull {
+    /// Whether this is worth a line; from then on it was told.
+    pub fn is_news(&mut self, now: PullProgress) -> bool {
+        let part = |one: PullProgress| (one.unpacks, one.all_bytes > 0, one.percent() / 10);
+        let is_news = self.0.is_none_or(|before| part(before) != part(now));
+        if is_news {
+            self.0 = Some(now);
+        }
+        is_news
+    }
+}
+
 /// One line of the process that pulls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,7 +82,8 @@ pub enum PullWord {
     Progress(PullProgress),
     /// The image is here. The last line, as the next.
     Done {
-        digest: String,
+        /// `docker.io/library/ubuntu@sha256:...`, or a path.
+        image: String,
     },
     Failed {
         fault: ContainerFault,
@@ -78,6 +104,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_tenth_of_a_pull_is_a_line_and_no_more() {
+        let mut told = ToldPull::default();
+        let lines = (0..=1000).filter(|done| {
+            told.is_news(PullProgress {
+                done_bytes: *done,
+                all_bytes: 1000,
+                unpacks: false,
+            })
+        });
+        assert_eq!(lines.count(), 11);
+    }
+
+    #[test]
     fn a_pull_is_told_in_percent_and_in_short() {
         let of = |done_bytes, all_bytes| {
             PullProgress {
@@ -88,6 +127,12 @@ mod tests {
             .to_string()
         };
         assert_eq!(of(0, 0), "pulling its image");
+        let half = PullProgress {
+            done_bytes: 5 << 20,
+            all_bytes: 10 << 20,
+            unpacks: false,
+        };
+        assert_eq!(half.of_image("ubuntu"), "pulling ubuntu 50% of 10M");
         assert_eq!(of(3_400_000_000, 5_476_083_302), "pulling 62% of 5.1G");
         assert_eq!(of(u64::MAX, u64::MAX), "pulling 100% of 16777216T");
         assert_eq!(of(9 << 20, 10 << 20), "pulling 90% of 10M");

@@ -170,6 +170,9 @@ pub struct RunEnd {
     /// What the driver told of its GPUs while it ran: `GPU-...: Xid 94`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpu_events: Vec<String>,
+    /// The image of its script, else of its first step in one: `docker.io/library/ubuntu@sha256:...`, or a path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image: String,
     pub usage: Usage,
 }
 
@@ -186,6 +189,7 @@ impl Default for RunEnd {
             ended: None,
             ran_millis: None,
             gpu_events: Vec::new(),
+            image: String::new(),
             usage: Usage::default(),
         }
     }

@@ -22,6 +22,7 @@ use crate::supervise::TerminalSize;
 /// M  HOST:PORT                                (grun to gstepd)
 /// P  is last u8, keys and values of PMI       (both ways: what is new on a node at a fence, and on all other nodes)
 /// A  rank u32, why it ends the step
+/// N  text
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
@@ -75,6 +76,10 @@ pub enum StepOutput {
     /// The step cannot go on because of this rank.
     Aborted {
         rank: u32,
+        text: String,
+    },
+    /// What the node does before the tasks become their programs: a line for the client's user.
+    News {
         text: String,
     },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
@@ -176,6 +181,7 @@ impl StepOutput {
             Self::Fence { is_last, piece } => frame(b'P', &[&[u8::from(*is_last)], piece]),
             Self::Direct { node, bytes } => frame(b'D', &[&node.to_be_bytes(), bytes]),
             Self::Aborted { rank, text } => frame(b'A', &[&number(rank), text.as_bytes()]),
+            Self::News { text } => frame(b'N', &[text.as_bytes()]),
             Self::Used { usage, text } => {
                 let numbers = [
                     usage.cpu_user_micros,
@@ -200,6 +206,9 @@ impl StepOutput {
     fn of_frame(kind: u8, body: &[u8]) -> Option<Self> {
         Some(match kind {
             b'R' => Self::Refused {
+                text: text_of(body),
+            },
+            b'N' => Self::News {
                 text: text_of(body),
             },
             b'M' => Self::Meeting {

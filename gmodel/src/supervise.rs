@@ -7,6 +7,7 @@
 //!   mark.json               Mark, the newest of the run (fsync, rename), there before it is acknowledged
 //!   exit.json               RunEnd, written once (fsync, rename): the truth about the end
 //!   prolog.json             HookOrder; beside it prolog.lock, prolog.out and prolog.end.json (HookEnd); and so for epilog
+//!   image                   the image that the run is in, by its digest; written by the first that knows
 //!   log                     what the node did for the run, for `gq --log`
 //! RUN_DIR/marks/17-1.ctl      messages below, one JSON object a line, root only; SPOOL/runs/17-1/ctl.sock where that cannot be made
 //! RUN_DIR/marks/17-1.script   the script's copy, its user's; in SPOOL/marks where it is long or cannot be executed there
@@ -25,6 +26,9 @@ pub use crate::step_frame::{
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+
+/// Its name in a run's directory.
+pub const IMAGE_FILE: &str = "image";
 
 /// What gpud made ready, for gstepd to use. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -310,6 +310,7 @@ pub(crate) fn record(run: &RunRow) -> String {
     }
     line("Tags", run.tags.join(","));
     spent(run, &mut line);
+    line("Image", run.image.clone().unwrap_or_default());
     line("GPUs", run.gpu_uuids.join(","));
     line("GPU Events", run.gpu_events.join("; "));
     if run.lost_gpu_secs > 0 {

@@ -376,6 +376,8 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     }
     if !job.pull.is_empty() {
         record.line("Image", &job.pull);
+    } else if !job.image.is_empty() {
+        record.line("Image", &job.image);
     }
     if !job.end_text.is_empty() {
         record.line("EndText", times.in_text(&job.end_text));

@@ -77,6 +77,7 @@ mod tests {
             gpu_use: Some(GpuUseRow::default()),
             gpu_uuids: vec!["node1:GPU-1".into()],
             gpu_events: vec!["x".into()],
+            image: Some("x".into()),
             cancelled_by: Some("root".into()),
             tags: vec!["x".into()],
             steps: vec![StepRow::default()],

@@ -516,6 +516,7 @@ mod tests {
                 held_millis: Vec::new(),
                 unheld_millis: 0,
                 gpu_events: Vec::new(),
+                image: String::new(),
                 try_after: None,
                 usage: Default::default(),
                 requeue: Some(Timestamp::from_secs(5000)),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use gmodel::ExitCode;
 use gmodel::supervise::{
@@ -16,13 +16,14 @@ use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::PollFlags;
 
 use crate::attached_link::AttachedLink;
+use crate::container::{self, ContainerNews};
 use crate::job_processes::JobProcesses;
 use crate::life::BootMillis;
 use crate::pmi::RankServer;
 use crate::rendezvous::MeetingPlace;
 use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
-use crate::step_task::{Job, PIECE_BYTES, Task, TaskSockets};
+use crate::step_task::{Job, PIECE_BYTES, Task, TaskSockets, container_of};
 use crate::step_watch::Watchers;
 use crate::task_binding;
 use crate::task_input::StepInputs;
@@ -66,6 +67,7 @@ struct Step {
     account: Option<StepAccount>,
     meeting: MeetingPlace,
     pmi: Option<RankServer>,
+    container: Option<ContainerNews>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,6 +124,7 @@ impl Steps {
             account: None,
             meeting: MeetingPlace::default(),
             pmi: None,
+            container: None,
         });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
@@ -330,6 +333,7 @@ impl Step {
         }
         self.show_screen();
         self.serve_ranks();
+        self.hear_of_container();
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
             task.deliver_held(job.processes);
@@ -404,6 +408,24 @@ impl Step {
         }
     }
 
+    /// How far the tasks' container is, for the client; without one the tasks have ended.
+    fn hear_of_container(&mut self) {
+        let Some(news) = &mut self.container else {
+            return;
+        };
+        for text in news.read() {
+            self.link.iter_mut().for_each(|link| {
+                link.send(&StepOutput::News { text: text.clone() });
+            });
+        }
+        if let Some(name) = news.image.take() {
+            container::note_image(&name);
+        }
+        if let Some(why) = &news.failure {
+            self.tasks.iter_mut().for_each(|task| task.explain(why));
+        }
+    }
+
     /// The first node of several says where the ranks meet.
     fn ask_for_meeting(&mut self, job: &Job<'_>) {
         let told = self.meeting.ask(&mut self.order, job.order, job.setup);
@@ -423,10 +445,19 @@ impl Step {
                 notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
                 let account = self.account.insert(account);
                 self.pmi = RankServer::open(&self.order, &job, account);
+                let news = container_of(&self.order, job.order).and_then(|asked| {
+                    ContainerNews::open(&asked.image, job.setup.uid, job.setup.gid).ok()
+                });
+                let (news, container) = news.unzip();
+                self.container = news;
                 let (terminal, pmi) = (&mut self.terminal, &mut self.pmi);
                 locals
                     .map(|local| {
-                        let open = &mut TaskSockets { terminal, pmi };
+                        let open = &mut TaskSockets {
+                            terminal,
+                            pmi,
+                            container: container.as_ref().map(AsFd::as_fd),
+                        };
                         Task::start(&self.order, &job, account, local, open)
                     })
                     .collect()
@@ -607,6 +638,8 @@ impl Step {
         let of_link = self.link.iter().filter_map(StepLink::poll_fd);
         let mut fds: Vec<_> = of_link.chain(self.watchers.poll_fds()).collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
+        let container = self.container.iter().filter_map(ContainerNews::poll_fd);
+        fds.extend(container.map(|fd| (fd, PollFlags::POLLIN)));
         fds.extend(self.pmi.iter().flat_map(RankServer::poll_fds));
         for task in &self.tasks {
             fds.extend(task.poll_fds(readable));

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use gmodel::ExitCode;
+use gmodel::container::ContainerSpec;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{RunSetup, StepOrder, StepOutput, StepStream, TerminalSize};
 use gsys::cpu::Affinity;
@@ -74,6 +75,8 @@ pub struct TaskSockets<'a> {
     /// Of the first task.
     pub terminal: &'a mut Option<Terminal>,
     pub pmi: &'a mut Option<RankServer>,
+    /// Where tasks in a container say how far it is.
+    pub container: Option<BorrowedFd<'a>>,
 }
 
 impl Task {
@@ -244,6 +247,16 @@ impl Task {
         }
     }
 
+    /// It ended without its program: there was no container for it.
+    pub fn explain(&mut self, why: &str) {
+        if let Some((exit, text)) = &mut self.exit
+            && text.is_empty()
+            && *exit == ExitCode::exited(container::NO_CONTAINER)
+        {
+            why.clone_into(text);
+        }
+    }
+
     pub fn end_words(&self) -> Option<StepOutput> {
         let (exit, text) = self.exit.as_ref()?;
         Some(StepOutput::Ended {
@@ -290,7 +303,7 @@ fn spawn(
     let mut variables = environment::task(job.order, job.setup, order, local, &bound);
     variables.extend(pmi.iter().flat_map(|end| end.variables.clone()));
     spec.env = split_variables(variables);
-    spec.kept = pmi.as_ref().map(|end| end.fd.as_fd());
+    spec.kept.extend(pmi.as_ref().map(|end| end.fd.as_fd()));
     spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, job.limits);
@@ -307,10 +320,7 @@ fn spawn(
     spec.stdout = Stdio::Fd(stdout.as_fd());
     spec.stderr = Stdio::Fd(stderr.as_fd());
     spec.controlling_terminal = ends.terminal.is_some();
-    if let Some(asked) = order.container.as_deref().or(container_of_job(job)) {
-        let its = container::step_order(asked, job.setup, order);
-        container::contain(&mut spec, its, &job.order.user.name).map_err(|e| node_failure(&e))?;
-    }
+    go_into_container(&mut spec, order, job, open.container).map_err(|e| node_failure(&e))?;
     if let Some(end) = pmi.as_ref().filter(|end| end.waits) {
         wait_for_server(&mut spec, end.fd.as_fd());
     }
@@ -318,10 +328,25 @@ fn spawn(
     Ok((launching, ends))
 }
 
+fn go_into_container<'a>(
+    spec: &mut LaunchSpec<'a>,
+    order: &StepOrder,
+    job: &Job<'_>,
+    news: Option<BorrowedFd<'a>>,
+) -> Result<(), container::ContainerError> {
+    let Some(asked) = container_of(order, job.order) else {
+        return Ok(());
+    };
+    let mut its = container::step_order(asked, job.setup, order);
+    its.news = news.map(|fd| fd.as_raw_fd());
+    spec.kept.extend(news);
+    container::contain(spec, its, &job.order.user.name)
+}
+
 /// The steps of an allocation run in its container; a batch script is in the job's container itself.
-fn container_of_job<'a>(job: &Job<'a>) -> Option<&'a gmodel::container::ContainerSpec> {
-    let asked = job.order.container.as_deref();
-    asked.filter(|_| job.order.allocation)
+pub fn container_of<'a>(step: &'a StepOrder, job: &'a LaunchOrder) -> Option<&'a ContainerSpec> {
+    let of_job = job.container.as_deref().filter(|_| job.allocation);
+    step.container.as_deref().or(of_job)
 }
 
 /// Three pipes, and the task's ends of them.

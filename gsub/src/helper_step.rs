@@ -193,6 +193,7 @@ impl HelperStep {
             }
             StepOutput::Hello { .. }
             | StepOutput::Started { .. }
+            | StepOutput::News { .. }
             | StepOutput::Meeting { .. }
             | StepOutput::Layout { .. }
             | StepOutput::Fence { .. }

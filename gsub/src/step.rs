@@ -151,9 +151,7 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     if is_left {
         return outcome;
     }
-    if let Some(why) = allocation.revoked() {
-        eprintln!("{}: error: job {}: {why}", own_name(), allocation.id);
-    }
+    let outcome = allocation.explained(outcome);
     let code = match &outcome {
         Ok(code) => *code,
         Err(failure) => failure.exit,
@@ -330,7 +328,7 @@ impl RunningStep {
         }
         let mut gathering = StepGathering::new(&self.step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
-        gathering.has_terminal = has_terminal;
+        (gathering.has_terminal, gathering.quiet) = (has_terminal, args.quiet);
         gathering.whole_lines |= !args.unbuffered && !has_terminal && last_rank(&self.step) > 0;
         let outcome = gathering.run(&messages, &peers);
         drop(raw);

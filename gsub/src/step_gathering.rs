@@ -98,6 +98,8 @@ pub(crate) struct StepGathering<'a> {
     pub files: StepFiles,
     pub early_end: EndConditions,
     first_end: Option<Instant>,
+    /// Nothing besides errors.
+    pub quiet: bool,
     /// The first task has a terminal, and this grun's stands for it.
     pub has_terminal: bool,
     /// Why this grun ends before its step.
@@ -147,6 +149,7 @@ impl<'a> StepGathering<'a> {
             files,
             early_end,
             first_end: None,
+            quiet: false,
             has_terminal: false,
             left: None,
             ending: None,
@@ -396,6 +399,12 @@ impl<'a> StepGathering<'a> {
                 self.worst = self.worst.max(1);
                 self.running.remove(&at);
                 self.unmeasured.remove(&at);
+                Ok(())
+            }
+            StepOutput::News { text } => {
+                if !self.quiet {
+                    eprintln!("{}: {text} on {}", own_name(), self.name(at));
+                }
                 Ok(())
             }
             // With tasks on other nodes still at work.

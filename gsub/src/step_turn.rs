@@ -7,6 +7,7 @@ use crate::step_gathering::own_name;
 use gcli::Failure;
 use gmodel::ExitCode;
 use gmodel::gpu_request::GpuRequest;
+use gmodel::image_pull::ToldPull;
 use gmodel::size::parse_bytes;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gwire::api::{StepEndRequest, StepHolder, StepReply, StepRequest, StepWaits};
@@ -148,6 +149,7 @@ pub(crate) fn start(
     let path = format!("/v1/jobs/{job}/steps");
     let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
     let (begun, mut is_told) = (Instant::now(), rules.quiet);
+    let mut told_pull = ToldPull::default();
     loop {
         let waits = match client.post::<_, StepReply>(&path, request) {
             Ok(StepReply {
@@ -166,7 +168,11 @@ pub(crate) fn start(
         }
         // Nodes are prepared in a moment, usually.
         let is_news = !waits.holders.is_empty() || begun.elapsed() >= ANNOUNCE_AFTER;
-        if is_news && !std::mem::replace(&mut is_told, true) {
+        if let Some(progress) = waits.pull.filter(|_| !rules.quiet) {
+            if told_pull.is_news(progress) {
+                eprintln!("{}: {}", own_name(), waits.reason);
+            }
+        } else if is_news && !std::mem::replace(&mut is_told, true) {
             eprintln!("{}: waiting: {}", own_name(), waits.reason);
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {

@@ -261,6 +261,8 @@ wire_row! {
         pub gpu_uuids: Vec<String> where present,
         /// What befell the GPUs of its last run that is over: `node1: GPU-...: Xid 94`.
         pub gpu_events: Vec<String> where present,
+        /// The image of its last run that is over, by its digest: `docker.io/library/ubuntu@sha256:...`.
+        pub image: T where present,
         /// The weakest way within what it holds of each node: `node1:NV18`.
         pub gpu_links: Vec<String> where present,
         /// By which its nodes of one NVLink domain share GPU memory.
@@ -565,6 +567,8 @@ wire_row! {
         pub gpu_uuids: Vec<String>,
         /// What befell them while it ran: `node1: GPU-...: Xid 94`.
         pub gpu_events: Vec<String>,
+        /// The image of its script, else of its first step in one: `docker.io/library/ubuntu@sha256:...`, or a path.
+        pub image: Option<T> where present,
         /// The user that cancelled it.
         pub cancelled_by: Option<T> where present,
         /// Only where they were asked for: of its batch script and what gruns started, in their order.

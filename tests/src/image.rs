@@ -97,6 +97,13 @@ impl TestImage {
         self.open_to_all();
     }
 
+    /// Of its manifest.
+    pub fn digest(&self) -> String {
+        let list = fs::read(self.layout.join("index.json")).unwrap();
+        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        list["manifests"][0]["digest"].as_str().unwrap().to_owned()
+    }
+
     /// Layers and the configuration of the image.
     pub fn blobs(&self) -> u32 {
         let read = |path: &Path| -> serde_json::Value {

@@ -33,12 +33,29 @@ impl Site {
 
     /// A job in an image of the registry.
     fn submit(&self, image: &str, line: &str) -> u64 {
+        self.submit_with(&[&format!("--container-image={image}")], line)
+    }
+
+    fn submit_without_image(&self, line: &str) -> u64 {
+        self.submit_with(&[], line)
+    }
+
+    /// Of accounting.
+    fn recorded(&self, id: u64) -> String {
+        let id = id.to_string();
+        let said = self
+            .pool
+            .run_as_user("gacct", &["-n", "-X", "-P", "-o", "Image", "-j", &id]);
+        said.out.trim().to_owned()
+    }
+
+    fn submit_with(&self, options: &[&str], line: &str) -> u64 {
         let said = self
             .pool
             .user_command("gsub")
             .env("HOME", &self.home)
             .args(["--mem=200M", "-o", "%j.out", "--wrap", line])
-            .arg(format!("--container-image={image}"))
+            .args(options)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -90,10 +107,89 @@ fn ten_jobs_pull_their_image_once_and_it_is_seen_while_it_comes() {
     }
     let sent = site.registry.blobs_sent();
     assert_eq!(sent, site.image.blobs(), "each blob is sent once");
-    // It is here, whatever becomes of the registry's blobs.
-    let again = site.submit(&image, "cat /etc/made-by");
+    let named = format!(
+        "127.0.0.1:{}/team/image@{}",
+        site.registry.address.port(),
+        site.image.digest()
+    );
+    assert_eq!(site.recorded(jobs[9]), named);
+    let one = pool.run_as_user("gq", &[&jobs[9].to_string()]).out;
+    assert!(one.contains(&format!("Image={named}")), "{one}");
+    // It is here, whatever becomes of the registry's blobs, and by its digest, too.
+    let again = site.submit(&named, "cat /etc/made-by");
     pool.wait_state(again, JobState::Completed);
     assert_eq!(site.registry.blobs_sent(), sent);
+    assert_eq!(site.recorded(again), named);
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn an_image_that_only_a_step_names_is_seen_while_it_comes_and_is_on_record() {
+    let Some(site) = Site::up("registry_timeout_secs = 2") else {
+        return;
+    };
+    let (pool, image) = (&site.pool, site.registry.image());
+    site.registry.is(RegistryMood::Serves(250));
+    let grun = pool.user_command("grun");
+    let grun = grun.get_program().to_str().unwrap();
+    let line = |more: &str| format!("{grun} --container-image={image} {more} cat /etc/made-by");
+    let id = site.submit_without_image(&line("-n2 -O"));
+    pool.wait_state(id, JobState::Completed);
+    let said = pool.file(&format!("{id}.out"));
+    let pulled = format!("grun: pulling {image} ");
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with(&pulled))
+        .collect();
+    assert!(lines.len() > 2 && lines.len() < 15, "{said}");
+    let is_whole = |line: &&str| line.contains("% of ") && line.ends_with(" on node1");
+    assert!(lines.iter().any(is_whole), "{said}");
+    assert!(said.ends_with("umoci\numoci\n"), "{said}");
+    let named = format!(
+        "127.0.0.1:{}/team/image@{}",
+        site.registry.address.port(),
+        site.image.digest()
+    );
+    assert_eq!(site.recorded(id), named);
+    // What is here already is no news.
+    let id = site.submit_without_image(&line(""));
+    pool.wait_state(id, JobState::Completed);
+    assert_eq!(pool.file(&format!("{id}.out")), "umoci\n");
+    // Why there is none is said once a task, wherever the tasks' own output goes.
+    let other = image.replace(":base", ":other");
+    let line = format!("{grun} -e /dev/null --container-image={other} true");
+    let id = site.submit_without_image(&line);
+    pool.wait_state(id, JobState::Failed);
+    let said = pool.file(&format!("{id}.out"));
+    assert!(
+        said.starts_with("grun: error: node1: task 0: container: pulling ")
+            && said.contains("manifest unknown"),
+        "{said}"
+    );
+    assert_eq!(site.recorded(id), "");
+    site.registry.is(RegistryMood::Hangs);
+    let id = site.submit_without_image(&line);
+    pool.wait_state(id, JobState::Failed);
+    let said = pool.file(&format!("{id}.out"));
+    assert!(
+        said.contains("the registry sent nothing for 2 s (the job is not to blame"),
+        "{said}"
+    );
+    // Outside of a job the image is the job's, and its grun waits for it.
+    site.registry.is(RegistryMood::Serves(250));
+    site.image.configure(&["--config.env=OTHER=yes"]);
+    let mut grun = pool.user_command("grun");
+    let option = format!("--container-image={image}");
+    let said = grun
+        .env("HOME", &site.home)
+        .args([&option, "true"])
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.status.success() && words.contains(&pulled) && words.contains(" on node1"),
+        "{words}"
+    );
     pool.wait_idle("node1");
 }
 

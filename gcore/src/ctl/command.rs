@@ -9,7 +9,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::hostlist::Hostlist;
 use gmodel::idle::IdleReport;
-use gmodel::image_pull::PullReport;
+use gmodel::image_pull::{PullProgress, PullReport};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
@@ -364,6 +364,8 @@ pub enum Reply {
     /// No step was started: these steps hold what it asked for exclusively.
     StepWaits {
         text: String,
+        /// The run's nodes bring its image.
+        pull: Option<PullProgress>,
         holders: Vec<StepHold>,
     },
 }

@@ -151,6 +151,8 @@ pub struct JobDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gpu_events: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     try_after: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_key: Option<Arc<str>>,
@@ -203,6 +205,7 @@ impl JobDocument {
             failed_runs,
             downed_runs,
             gpu_events,
+            image,
             try_after,
             preempted,
             last_mark,
@@ -235,6 +238,7 @@ impl JobDocument {
             failed_runs,
             downed_runs,
             gpu_events,
+            image,
             try_after,
             client_key,
             waits,
@@ -270,6 +274,7 @@ impl JobDocument {
             failed_runs,
             downed_runs,
             gpu_events,
+            image,
             try_after,
             client_key,
             waits,
@@ -290,6 +295,7 @@ impl JobDocument {
             failed_runs,
             downed_runs,
             gpu_events,
+            image,
             try_after,
             preempted,
             last_mark,

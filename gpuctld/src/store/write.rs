@@ -498,7 +498,7 @@ fn update_run(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
             cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13,
             suspended_ms=coalesce(?14, suspended_ms + max(?6 - coalesce(suspended_since_ms, ?6), 0)), suspended_since_ms=NULL,
-            unheld_ms=?15, gpu_events=?16
+            unheld_ms=?15, gpu_events=?16, image=?17
          WHERE job=?1 AND attempt=?2",
     )?
     .execute(params![
@@ -518,14 +518,20 @@ fn update_run(
         run.map(|run| run.suspended_by(outcome.ended)),
         outcome.unheld_millis,
         (!outcome.gpu_events.is_empty()).then(|| serde_json::to_string(&outcome.gpu_events)).transpose()?,
+        (!outcome.image.is_empty()).then_some(&outcome.image),
     ])?;
     write_gpu_use(db, id, &outcome.usage.gpu)?;
+    write_idle_spells(db, id, outcome)?;
+    Ok(usage_sums::recount(db, id, counted)?)
+}
+
+fn write_idle_spells(db: &Connection, id: RunId, outcome: &Outcome) -> Result<()> {
     if !outcome.idle_spells.is_empty() {
         let spells = serde_json::to_string(&outcome.idle_spells)?;
         db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?
             .execute((whole(id.job.0), id.attempt, spells))?;
     }
-    Ok(usage_sums::recount(db, id, counted)?)
+    Ok(())
 }
 
 fn write_gpu_use(db: &Connection, id: RunId, totals: &GpuUseTotals) -> Result<()> {

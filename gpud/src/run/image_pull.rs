@@ -60,9 +60,9 @@ pub fn pull(
     if let Err(e) = kill_orphans(site, run) {
         return Err(Failure::node(e));
     }
-    let digest = outcome?;
-    note(&format!("image is here: {digest}"));
-    Ok(())
+    let found = outcome?;
+    note(&format!("image is here: {found}"));
+    site.spool.note_image(run, &found).map_err(Failure::node)
 }
 
 fn start(site: &Site, run: RunId) -> Result<Child, Failure> {
@@ -104,7 +104,7 @@ impl Pull<'_> {
         loop {
             match words.recv_timeout(LOOK_EVERY) {
                 Ok(PullWord::Progress(now)) => progress = now,
-                Ok(PullWord::Done { digest }) => return Ok(plain(&digest)),
+                Ok(PullWord::Done { image }) => return Ok(plain(&image)),
                 Ok(PullWord::Failed { fault, text }) => return Err(failure(fault, &plain(&text))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

@@ -16,7 +16,7 @@ use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job_output::OUTPUTS_DIR;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::supervise::RunSetup;
+use gmodel::supervise::{IMAGE_FILE, RunSetup};
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use gsys::durable_file::write_atomic;
 use old_logs::OldLogs;
@@ -257,7 +257,21 @@ impl Spool {
         if end.gpu_events.is_empty() {
             end.gpu_events = self.gpu_events(run);
         }
+        if end.image.is_empty() {
+            end.image = self.image(run);
+        }
         end
+    }
+
+    /// Notes the image that a run is in.
+    pub fn note_image(&self, run: RunId, name: &str) -> Result<()> {
+        let path = self.run_dir(run).join(IMAGE_FILE);
+        fs::write(&path, name).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Noted here, or by its supervisor.
+    fn image(&self, run: RunId) -> String {
+        fs::read_to_string(self.run_dir(run).join(IMAGE_FILE)).unwrap_or_default()
     }
 
     fn gpu_events(&self, run: RunId) -> Vec<String> {

@@ -1,11 +1,12 @@
 //! A task goes into its container and becomes the program. The first task makes the container, the other tasks wait.
 
 use crate::container::ContainerError;
+use crate::container::news::{Teller, failure_words, inherited};
 use crate::container::order::ContainerOrder;
 use crate::container::program::{Program, ProgramFailure};
 use crate::container::set_up::{self, LiveContainer, start_of};
 use crate::container::store::StoredImage;
-use gmodel::image_pull::{ContainerFault, PullProgress};
+use gmodel::image_pull::{PullProgress, PullWord};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -24,7 +25,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// As `podman run` and `docker run` end when it was not the program that failed.
-const NO_CONTAINER: u8 = 125;
+pub const NO_CONTAINER: u8 = 125;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const SAVE_PATIENCE: Duration = Duration::from_secs(3600);
@@ -35,25 +36,28 @@ const NOT_TAKEN: [&str; 3] = ["LANG", "LANGUAGE", "LC_ALL"];
 
 /// Never returns when the task has become the program.
 pub fn run(order: &str, command: &[OsString]) -> ExitCode {
-    let failed = |e: ContainerError| {
-        let hope = match e.cause {
-            ContainerFault::User => "",
-            ContainerFault::Registry | ContainerFault::Node => {
-                " (the job is not to blame, and may be submitted again)"
-            }
-        };
-        eprintln!("gstepd: container: {}{hope}", e.text);
-        ExitCode::from(NO_CONTAINER)
-    };
     let order: ContainerOrder = match serde_json::from_str(order) {
         Ok(order) => order,
-        Err(e) => return failed(ContainerError::node(e)),
+        Err(e) => return failed(None, ContainerError::node(e)),
     };
-    match enter(&order) {
-        Err(e) => failed(e),
+    let mut teller = inherited(order.news).map(Teller::new);
+    let entered = enter(&order, &mut teller);
+    match entered {
+        Err(e) => failed(teller, e),
         Ok(entrance) if order.spec.save.is_empty() => become_program(&order, &entrance, command),
         Ok(entrance) => stay_and_save(&order, &entrance, command),
     }
+}
+
+/// By the supervisor, or here.
+fn failed(teller: Option<Teller<File>>, e: ContainerError) -> ExitCode {
+    let words = failure_words(e.cause, &e.text);
+    let (fault, text) = (e.cause, e.text);
+    let told = teller.map(|mut teller| teller.say(&PullWord::Failed { fault, text }));
+    if !told.is_some_and(|told| told.is_ok()) {
+        eprintln!("gstepd: {words}");
+    }
+    ExitCode::from(NO_CONTAINER)
 }
 
 /// What is needed to go in, open before the container's first process may go.
@@ -63,7 +67,10 @@ struct Entrance {
     container: LiveContainer,
 }
 
-fn enter(order: &ContainerOrder) -> Result<Entrance, ContainerError> {
+fn enter(
+    order: &ContainerOrder,
+    teller: &mut Option<Teller<File>>,
+) -> Result<Entrance, ContainerError> {
     let dir = &order.dir;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(ContainerError::of_file("making", dir))?;
@@ -74,7 +81,7 @@ fn enter(order: &ContainerOrder) -> Result<Entrance, ContainerError> {
     let mut live = match known {
         Some(live) if start_of(live.pid) == Some(live.pid_start) => live,
         // A container with a name has its files still.
-        known => first(order, known.map(|gone| gone.image))?,
+        known => first(order, known.map(|gone| gone.image), teller)?,
     };
     let open = |name: &str| {
         let path = format!("/proc/{}/ns/{name}", live.pid);
@@ -120,6 +127,7 @@ fn lock(dir: &Path) -> Result<Flock<File>, ContainerError> {
 fn first(
     order: &ContainerOrder,
     kept: Option<StoredImage>,
+    teller: &mut Option<Teller<File>>,
 ) -> Result<LiveContainer, ContainerError> {
     let failed = order.dir.join("failed");
     if let Ok(text) = fs::read_to_string(&failed)
@@ -127,14 +135,18 @@ fn first(
     {
         return Err(ContainerError::user(text));
     }
-    let (mut is_told, image) = (false, &order.spec.image);
-    let mut tell = |_: PullProgress| {
-        if !is_told {
-            eprintln!("gstepd: pulling {image}");
-            is_told = true;
+    let mut tell = |progress: PullProgress| {
+        if let Some(teller) = teller {
+            let _ = teller.tell(progress);
         }
     };
-    set_up::make(order, kept, &mut tell).inspect_err(|e| drop(fs::write(&failed, &e.text)))
+    let made =
+        set_up::make(order, kept, &mut tell).inspect_err(|e| drop(fs::write(&failed, &e.text)))?;
+    if let Some(teller) = teller {
+        let image = made.image.name.clone();
+        let _ = teller.say(&PullWord::Done { image });
+    }
+    Ok(made)
 }
 
 fn go_in(entrance: &Entrance, order: &ContainerOrder) -> io::Result<()> {
@@ -220,6 +232,7 @@ fn stay_and_save(order: &ContainerOrder, entrance: &Entrance, command: &[OsStrin
     let text = serde_json::to_string(&ContainerOrder {
         // The container is here, and this process keeps what is to be saved.
         tasks: u32::MAX,
+        news: None,
         spec: gmodel::container::ContainerSpec {
             save: String::new(),
             ..order.spec.clone()

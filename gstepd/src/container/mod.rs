@@ -15,13 +15,15 @@ mod bundle;
 mod cache;
 mod image;
 mod join;
+mod news;
 mod order;
 mod program;
 mod pull;
 mod set_up;
 mod store;
 
-pub use join::run;
+pub use join::{NO_CONTAINER, run};
+pub use news::{ContainerNews, note_image};
 pub use order::{contain, contain_batch, step_order, user_dir};
 pub use pull::{pull, start as start_pull};
 pub use set_up::create;

@@ -34,6 +34,9 @@ pub struct ContainerOrder {
     pub files: Vec<String>,
     /// Device files of the node, each by its last name in /dev.
     pub devices: Vec<String>,
+    /// Where a task says how far its container is; `None`: on stderr.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub news: Option<i32>,
 }
 
 /// A container of the run: `name` says which, unless its user gave it one.
@@ -56,6 +59,7 @@ fn order(spec: &ContainerSpec, setup: &RunSetup, name: &str, tasks: u32) -> Cont
         shell: setup.shell.clone(),
         files: Vec::new(),
         devices: setup.gpus.iter().map(|gpu| gpu.device.clone()).collect(),
+        news: None,
     }
 }
 

@@ -2,6 +2,7 @@
 //! in the run's cgroup as the user. Its stdout tells gpud how far it is. Ends with its parent process.
 
 use crate::batch::{binds, identity, split_variables};
+use crate::container::news::Teller;
 use crate::container::order::{ContainerOrder, batch_order, make_dirs};
 use crate::container::set_up::{PULLED, image_of};
 use crate::container::store::StoredImage;
@@ -16,15 +17,10 @@ use gsys::launch::{LaunchSpec, Stdio, launch};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-/// News is told so often, and that nothing is new so rarely.
-const TELL_EVERY: Duration = Duration::from_millis(500);
-const TELL_AT_LEAST: Duration = Duration::from_secs(2);
 
 /// Returns when the user's process has ended: it has said all there is to say.
 ///
@@ -58,14 +54,13 @@ pub fn start(run_dir: &Path) -> anyhow::Result<()> {
 pub fn pull(order: &str) -> ExitCode {
     // With the other one, which gpud ends.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    let mut teller = Teller::default();
-    let word = match bring_in(order, &mut |progress| teller.tell(progress)) {
-        Ok(image) => PullWord::Done {
-            digest: image.digest,
-        },
+    let mut teller = Teller::new(io::stdout());
+    let mut tell = |progress| teller.tell(progress).unwrap_or_else(|_| leave());
+    let word = match bring_in(order, &mut tell) {
+        Ok(image) => PullWord::Done { image: image.name },
         Err(word) => word,
     };
-    say(&word);
+    teller.say(&word).unwrap_or_else(|_| leave());
     ExitCode::SUCCESS
 }
 
@@ -83,29 +78,7 @@ fn bring_in(order: &str, progress: &mut dyn FnMut(PullProgress)) -> Result<Store
     Ok(image)
 }
 
-#[derive(Default)]
-struct Teller {
-    last: Option<(PullProgress, Instant)>,
-}
-
-impl Teller {
-    fn tell(&mut self, progress: PullProgress) {
-        let is_due = self.last.is_none_or(|(known, at)| {
-            at.elapsed() >= TELL_AT_LEAST || known != progress && at.elapsed() >= TELL_EVERY
-        });
-        if is_due {
-            self.last = Some((progress, Instant::now()));
-            say(&PullWord::Progress(progress));
-        }
-    }
-}
-
-/// Without a reader the pull has no purpose, and ends.
-fn say(word: &PullWord) {
-    let told = serde_json::to_string(word)
-        .map_err(io::Error::from)
-        .and_then(|line| writeln!(io::stdout(), "{line}"));
-    if told.is_err() {
-        std::process::exit(1);
-    }
+/// Without a reader the pull has no purpose.
+fn leave() {
+    std::process::exit(1)
 }

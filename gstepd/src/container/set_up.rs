@@ -113,7 +113,7 @@ pub fn image_of(
         let bundle = GivenBundle::parse(&read_bounded(&dir.join("config.json"))?, dir)?;
         return Ok(StoredImage {
             lower: bundle.root.path,
-            digest: order.spec.bundle.clone(),
+            name: order.spec.bundle.clone(),
             config: ImageConfig {
                 env: bundle.process.env,
                 work_dir: bundle.process.cwd,

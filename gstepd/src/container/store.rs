@@ -33,8 +33,8 @@ const UNPACK_PATIENCE: Duration = Duration::from_secs(1800);
 pub struct StoredImage {
     /// Its files.
     pub lower: PathBuf,
-    /// What it is known by: `sha256:...` where it has a digest, else its path.
-    pub digest: String,
+    /// `docker.io/library/ubuntu@sha256:...`, as it was asked for here; without a digest its path.
+    pub name: String,
     pub config: ImageConfig,
     /// As its files were when they were unpacked.
     #[serde(default)]
@@ -101,7 +101,7 @@ impl ImageStore<'_> {
             }
             return Ok(StoredImage {
                 lower: path.to_owned(),
-                digest: text.to_owned(),
+                name: text.to_owned(),
                 ..StoredImage::default()
             });
         }
@@ -137,7 +137,7 @@ impl ImageStore<'_> {
             let unpacked = unpack.run(UNPACK_PATIENCE, &mut || store.unpacked(new, &key));
             unpacked.map_err(|failure| of_unpacking(&path.display().to_string(), failure))?;
             Ok(StoredImage {
-                digest: path.display().to_string(),
+                name: path.display().to_string(),
                 ..StoredImage::default()
             })
         })
@@ -146,7 +146,11 @@ impl ImageStore<'_> {
     fn layout(&mut self, layout: &Path, tag: &str) -> Result<StoredImage, ContainerError> {
         let image = LayoutImage::find(layout, tag)?;
         let key = image.digest.replace(':', "-");
-        self.once(&key, |store, new| store.unpack(&image, new, &key))
+        let found = self.once(&key, |store, new| store.unpack(&image, new, &key))?;
+        Ok(StoredImage {
+            name: format!("{}@{}", layout.display(), image.digest),
+            ..found
+        })
     }
 
     fn unpack(
@@ -169,7 +173,6 @@ impl ImageStore<'_> {
         let unpacked = unpack.run(UNPACK_PATIENCE, &mut || self.unpacked(new, key));
         unpacked.map_err(|failure| of_unpacking(&name, failure))?;
         Ok(StoredImage {
-            digest: image.digest.clone(),
             config,
             ..StoredImage::default()
         })
@@ -182,10 +185,14 @@ impl ImageStore<'_> {
         let own = sha256_of(self, &raw)?;
         let key = own.replace(':', "-");
         let just_gone = |_: &mut Self, _: &Path| Err(ContainerError::node("it has just gone"));
+        let named = |found| StoredImage {
+            name: format!("{}/{}@{own}", image.host, image.name),
+            ..found
+        };
         if self.is_known(&key)
-            && let Ok(image) = self.once(&key, just_gone)
+            && let Ok(found) = self.once(&key, just_gone)
         {
-            return Ok(image);
+            return Ok(named(found));
         }
         let mut manifest = Manifest::parse(&raw)?;
         if let Manifest::Index(digest) = &manifest {
@@ -209,11 +216,9 @@ impl ImageStore<'_> {
             let unpacked = pulled
                 .and_then(|()| store.unpack(&LayoutImage::find(&layout, "image")?, new, &key));
             let _ = fs::remove_dir_all(&layout);
-            Ok(StoredImage {
-                digest: own.clone(),
-                ..unpacked?
-            })
+            unpacked
         })
+        .map(named)
     }
 
     fn pull(

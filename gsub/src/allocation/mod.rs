@@ -7,8 +7,8 @@ pub(crate) mod ask;
 pub(crate) mod words;
 
 use crate::signal_wait::signal_within;
-use gcli::Failure;
 use gcli::local_time::{self, TimeFormat};
+use gcli::{Failure, Outcome};
 use gmodel::{ExitCode, JobId, JobState, ReasonCode};
 use gwire::api::{
     AllocationEndRequest, AllocationStanding, AttendReply, AttendRequest, ChangeReply, SubmitReply,
@@ -189,6 +189,29 @@ impl Allocation {
                 self.name, self.id, failure.text
             );
         }
+    }
+
+    /// What a step in it came to, with why it is over where that ended the step.
+    pub(crate) fn explained(&self, outcome: Outcome) -> Outcome {
+        match (outcome, self.revoked()) {
+            (Ok(code), Some(why)) => {
+                eprintln!("{}: error: job {}: {why}", self.name, self.id);
+                Ok(code)
+            }
+            (Err(failure), why) => Err(match why.or_else(|| self.ask_why_over()) {
+                Some(why) => Failure::new(format_args!("job {}: {why}", self.id)),
+                None => failure,
+            }),
+            (outcome, None) => outcome,
+        }
+    }
+
+    /// As the controller has it now: a step may be refused before the news comes.
+    fn ask_why_over(&self) -> Option<String> {
+        let path = format!("/v1/jobs/{}/attend", self.id);
+        let mut client = gcli::connect(self.name).ok()?.wait_for(END_PATIENCE);
+        let told = client.post_repeatable::<_, AttendReply>(&path, &AttendRequest::default());
+        revoked(&told.ok()?)
     }
 
     /// Why it is over or ends, as far as is known by now.

@@ -30,7 +30,7 @@ pub(super) struct Plan<'a> {
     soft_limits: Vec<(libc::__rlimit_resource_t, u64)>,
     nice: i32,
     files: [(Stage, FileAt<'a>); 3],
-    kept: Option<RawFd>,
+    kept: Vec<RawFd>,
     controlling_terminal: bool,
     join: Option<&'a JoinFds>,
     affinity: Option<&'a Affinity>,
@@ -101,7 +101,7 @@ impl<'a> Plan<'a> {
                 .collect(),
             nice: spec.nice,
             files: standard_files(spec)?,
-            kept: spec.kept.map(|fd| fd.as_raw_fd()),
+            kept: spec.kept.iter().map(AsRawFd::as_raw_fd).collect(),
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
             affinity: spec.affinity.as_ref(),
@@ -176,11 +176,11 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
         return Err(report(Stage::Terminal, errno()));
     }
     close_others();
-    // SAFETY: fcntl on a descriptor that the caller holds open over the fork.
-    if let Some(kept) = plan.kept
-        && unsafe { libc::fcntl(kept, libc::F_SETFD, 0) } != 0
-    {
-        return Err(report(Stage::Exec, errno()));
+    for kept in &plan.kept {
+        // SAFETY: fcntl on a descriptor that the caller holds open over the fork.
+        if unsafe { libc::fcntl(*kept, libc::F_SETFD, 0) } != 0 {
+            return Err(report(Stage::Exec, errno()));
+        }
     }
     // SAFETY: getpid has no arguments and cannot fail.
     let pid = unsafe { libc::getpid() };

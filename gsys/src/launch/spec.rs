@@ -39,8 +39,8 @@ pub struct LaunchSpec<'a> {
     pub stdin: Stdio<'a>,
     pub stdout: Stdio<'a>,
     pub stderr: Stdio<'a>,
-    /// A further open file that the process inherits, under the number that it has here.
-    pub kept: Option<BorrowedFd<'a>>,
+    /// Further open files that the process inherits, under the numbers that they have here.
+    pub kept: Vec<BorrowedFd<'a>>,
     /// Makes stdin, which must be a terminal, the controlling terminal of the new session (`grun --pty`).
     pub controlling_terminal: bool,
     /// The cgroup the child joins first of all ([`crate::cgroup::RunCgroup::join_fds`]).
@@ -72,7 +72,7 @@ impl LaunchSpec<'_> {
             stdin: Stdio::Null,
             stdout: Stdio::Null,
             stderr: Stdio::Null,
-            kept: None,
+            kept: Vec::new(),
             controlling_terminal: false,
             join: None,
             affinity: None,

@@ -1,6 +1,7 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
 use gmodel::container::ContainerSpec;
+use gmodel::image_pull::PullProgress;
 use gmodel::parallel::ParallelSpec;
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
@@ -150,6 +151,9 @@ pub struct StepReply {
 #[serde(default)]
 pub struct StepWaits {
     pub reason: String,
+    /// The job's nodes bring its image: how far that is, in numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pull: Option<PullProgress>,
     /// The steps that hold parts of the job, with the addresses of their gruns.
     pub holders: Vec<StepHolder>,
 }

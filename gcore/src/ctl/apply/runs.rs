@@ -227,6 +227,10 @@ pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     if job.past.gpu_events != outcome.gpu_events {
         job.past.gpu_events.clone_from(&outcome.gpu_events);
     }
+    let image = (!outcome.image.is_empty()).then(|| outcome.image.clone().into_boxed_str());
+    if job.past.image != image {
+        job.past.image = image;
+    }
     if outcome.state == JobState::Preempted {
         job.past.preempted = Some(outcome.ended);
     }

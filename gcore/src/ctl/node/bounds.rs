@@ -312,6 +312,7 @@ fn bound_end(end: &mut RunEnd, limits: &UseLimits) {
     end.gpu_events
         .iter_mut()
         .for_each(|text| clip(text, 2 * MAX_WORD_BYTES));
+    clip(&mut end.image, MAX_TEXT_BYTES);
     match &mut end.about {
         LaunchFailureSubject::Gpu { uuid: word } | LaunchFailureSubject::Choice { name: word } => {
             clip(word, MAX_WORD_BYTES)

@@ -96,6 +96,7 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
         ),
         held_millis,
         gpu_events: gpu_events(run, name),
+        image: image(run),
         usage,
         requeue,
         try_after,
@@ -119,6 +120,15 @@ fn gpu_events(run: &Run, name: NodeName) -> Vec<String> {
         .flat_map(of_member)
         .take(MAX_GPU_EVENTS)
         .collect()
+}
+
+/// Of the first node that has one: a tag that moved meanwhile may mean another image on the next.
+fn image(run: &Run) -> String {
+    let known = run.members.iter().filter_map(|member| {
+        let image = &member.end()?.image;
+        (!image.is_empty()).then(|| image.clone())
+    });
+    known.into_iter().next().unwrap_or_default()
 }
 
 fn with_loss(text: String, lost_gpu_secs: u64) -> String {

@@ -5,6 +5,7 @@ use crate::ctl::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
 use crate::ctl::event::Event;
 use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
+use crate::ctl::run::image_pull::slowest_pull;
 use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
 use crate::ctl::run::{step_programs, step_share};
 use crate::ctl::state::{Member, Run, State};
@@ -37,7 +38,7 @@ pub(crate) fn start(
     let run = startable_run(tx.state, actor, &target)?;
     // A script may start a step before its nodes have reported: they hold the step until they have started.
     if run.go.is_none() {
-        return Ok(nodes_prepare());
+        return Ok(nodes_prepare(tx.state, run));
     }
     let held = held_tasks(tx.state, run);
     let programs = step_programs::of(&held, &ask)?;
@@ -51,15 +52,14 @@ pub(crate) fn start(
         Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
             step_share::SharePlacement::Room { tasks, parts } => (tasks, parts),
             step_share::SharePlacement::Waits(text) => {
-                let holders = run.step_holds.clone();
-                return Ok(Reply::StepWaits { text, holders });
+                return Ok(waits_for_steps(run, text));
             }
         },
     };
     // A grun outside of the job may be quicker than the nodes, and its stream needs their supervisors.
     let mut members = tasks.iter().map(|(place, _)| &run.members[*place]);
     if ask.connect.is_empty() && !members.all(Member::is_ready) {
-        return Ok(nodes_prepare());
+        return Ok(nodes_prepare(tx.state, run));
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let (ranks, first_ranks) = match programs {
@@ -116,9 +116,28 @@ fn hold_of(step: u32, ask: StepAsk, parts: Vec<StepHoldOnNode>) -> Option<StepHo
     })
 }
 
-fn nodes_prepare() -> Reply {
+fn waits_for_steps(run: &Run, text: String) -> Reply {
     Reply::StepWaits {
-        text: "the nodes of the job are being prepared".to_owned(),
+        text,
+        pull: None,
+        holders: run.step_holds.clone(),
+    }
+}
+
+fn nodes_prepare(state: &State, run: &Run) -> Reply {
+    let job = state.job(run.id.job);
+    let asked = job.and_then(|job| job.spec.launch.around.container.as_deref());
+    let pulled = slowest_pull(state, run.id).zip(asked);
+    let (text, pull) = match pulled.and_then(|(of, asked)| Some((of.1, asked, state.node(of.0)?))) {
+        Some((pull, asked, node)) => {
+            let words = pull.progress.of_image(&asked.image);
+            (format!("{words} on {}", node.name), Some(pull.progress))
+        }
+        None => ("the nodes of the job are being prepared".to_owned(), None),
+    };
+    Reply::StepWaits {
+        text,
+        pull,
         holders: Vec::new(),
     }
 }

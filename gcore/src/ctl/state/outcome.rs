@@ -24,6 +24,9 @@ pub struct Outcome {
     /// What happened to its GPUs while it ran, as its nodes report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_events: Vec<String>,
+    /// The image it ran in, by its digest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub image: String,
     pub usage: Usage,
     /// The job is requeued, not before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]

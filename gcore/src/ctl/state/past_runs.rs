@@ -34,6 +34,9 @@ pub struct PastRuns {
     /// What happened to the GPUs of its last run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_events: Vec<String>,
+    /// Of its last run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Box<str>>,
     /// After a node failure it is not tried again before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub try_after: Option<Timestamp>,
@@ -106,6 +109,7 @@ impl StaticDefault for PastRuns {
             failed_runs: 0,
             downed_runs: 0,
             gpu_events: Vec::new(),
+            image: None,
             try_after: None,
             preempted: None,
             last_mark: None,

@@ -95,10 +95,10 @@ fn a_node_that_tells_of_the_image_of_a_run_has_time_to_pull_it() {
          nodes",
         expect![[r#"
             job 1
-            pulling 62% of 1000 on 1
-            pulling 11% of 1000 on 2
-            pulling 11% of 1000 on 2
-            pulling 99% of 1000 on 2
+            pulling 62% of 1K on 1
+            pulling 11% of 1K on 2
+            pulling 11% of 1K on 2
+            pulling 99% of 1K on 2
             n1 is told: 1-1 Prepare
             n1 is told: 1-1 stop (PrepareTimeout)
             no pull

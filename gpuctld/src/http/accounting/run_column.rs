@@ -56,6 +56,7 @@ mod tests {
             gpu_use: Some(GpuUseRow::default()),
             gpu_uuids: vec!["x".into()],
             gpu_events: vec!["x".into()],
+            image: Some("x".into()),
             cancelled_by: Some("root".into()),
             steps: vec![StepRow::default()],
             detail: Some(Box::default()),

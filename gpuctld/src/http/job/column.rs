@@ -143,6 +143,9 @@ const CELLS: &[(JobRowKey, ComputedCell)] = &[
     (JobRowKey::gpu_events, |row, _, out| {
         out.list_unless_empty(row.gpu_events())
     }),
+    (JobRowKey::image, |row, _, out| {
+        out.text_unless_empty(row.image())
+    }),
     (JobRowKey::gpu_links, |row, view, out| {
         out.list_unless_empty(&row.gpu_links(view))
     }),

@@ -57,6 +57,7 @@ fn ends(state: JobState, exit: ExitCode, text: &str) -> Outcome {
         held_millis: Vec::new(),
         unheld_millis: 0,
         gpu_events: Vec::new(),
+        image: String::new(),
         usage: Default::default(),
         requeue: None,
         try_after: None,

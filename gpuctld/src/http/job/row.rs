@@ -611,6 +611,14 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The image of its last run that is over.
+    pub(crate) fn image(&self) -> &'a str {
+        match self {
+            Self::Job(job) => job.past.image.as_deref().unwrap_or_default(),
+            _ => "",
+        }
+    }
+
     /// What the job runs, for display.
     pub(crate) fn command(&self) -> String {
         let launch = &self.spec().launch;

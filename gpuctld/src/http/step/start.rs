@@ -16,6 +16,7 @@ use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
 use gmodel::container::ContainerSpec;
 use gmodel::hostlist::Hostlist;
+use gmodel::image_pull::PullProgress;
 use gmodel::parallel::{MAX_MAPPING_BYTES, MpiType, ParallelSpec, process_mapping};
 use gmodel::step_share::StepHold;
 use gmodel::supervise::{ProgramOfRanks, StepHelper, StepOrder};
@@ -67,7 +68,11 @@ pub(crate) async fn start(
             layout,
             first_ranks,
         },
-        Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
+        Reply::StepWaits {
+            text,
+            pull,
+            holders,
+        } => return Ok(Json(waits(text, pull, holders))),
         other => return Err(odd(&other)),
     };
     let step = laid.step;
@@ -183,7 +188,7 @@ fn program_ask(program: &StepProgram) -> ProgramAsk {
     }
 }
 
-fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
+fn waits(reason: String, pull: Option<PullProgress>, holders: Vec<StepHold>) -> StepReply {
     let holders = holders
         .into_iter()
         .map(|hold| StepHolder {
@@ -193,7 +198,11 @@ fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
         .collect();
     StepReply {
         schema: SCHEMA,
-        waits: Some(StepWaits { reason, holders }),
+        waits: Some(StepWaits {
+            reason,
+            pull,
+            holders,
+        }),
         ..StepReply::default()
     }
 }

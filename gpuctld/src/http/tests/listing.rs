@@ -160,6 +160,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         held: vec![gwire::api::HeldRow::default()],
         gpu_uuids: vec!["x".into()],
         gpu_events: vec!["x".into()],
+        image: "x".into(),
         gpu_links: vec!["x".into()],
         imex_channel: Some(1),
         time_limit_secs: Some(1),

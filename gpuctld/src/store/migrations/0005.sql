@@ -35,3 +35,5 @@ ALTER TABLE runs ADD COLUMN unheld_ms INTEGER NOT NULL DEFAULT 0;
 -- The GPUs and slices that a run holds, and what befell them: JSON, NODE:UUID and words. NULL: not known, none.
 ALTER TABLE runs ADD COLUMN gpu_uuids TEXT;
 ALTER TABLE runs ADD COLUMN gpu_events TEXT;
+-- The image it ran in, NAME@sha256:... NULL: none.
+ALTER TABLE runs ADD COLUMN image TEXT;

@@ -381,6 +381,7 @@ fn run_fields() -> Vec<RunField> {
         }),
         field!("gpu_uuids", [Run("gpu_uuids")], |cells, run| { run.gpu_uuids = cells.list(0)?; Ok(()) }),
         field!("gpu_events", [Run("gpu_events")], |cells, run| { run.gpu_events = cells.list(0)?; Ok(()) }),
+        field!("image", [Run("image")], |cells, run| { run.image = cells.get(0)?; Ok(()) }),
         field!("cancelled_by", [FieldSource::Cancelled], |cells, run| {
             let document: Option<Vec<u8>> = cells.get(0)?;
             run.cancelled_by = document.map(|document| read::<CancelledDocument>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
@@ -430,6 +431,7 @@ mod tests {
             gpu_use: Some(GpuUseRow::default()),
             gpu_uuids: vec!["node1:GPU-1".into()],
             gpu_events: vec!["x".into()],
+            image: Some("x".into()),
             cancelled_by: Some("root".into()),
             ..RunRow::default()
         };

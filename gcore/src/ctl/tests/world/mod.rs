@@ -439,7 +439,7 @@ impl World {
                 let nodes: Vec<String> = layout.iter().map(part).collect();
                 self.say(format_args!("step {run}.{step} on {}", nodes.join(",")));
             }
-            Ok(Reply::StepWaits { text, holders }) => {
+            Ok(Reply::StepWaits { text, holders, .. }) => {
                 let holders: Vec<String> = holders
                     .iter()
                     .map(|hold| format!("{} at {}", hold.step, hold.connect))
