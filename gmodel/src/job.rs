@@ -10,6 +10,7 @@ use crate::container::ContainerSpec;
 use crate::dependency::Dependency;
 use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
+use crate::job_part::JobPart;
 use crate::own_keys::{self, OwnKeys};
 use crate::shared::Shared;
 use crate::signal::SigSpec;
@@ -72,6 +73,9 @@ pub struct CommonSpec {
     /// The client of the allocation does not stay: it ends by its limit, or when it is told to.
     #[serde(skip_serializing_if = "is_false")]
     pub unattended: bool,
+    /// Set by the controller: a component of a job of unlike parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<JobPart>,
     /// Seconds; `None` is the partition's default (and `u32::MAX` is UNLIMITED).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,

@@ -56,6 +56,8 @@ pub struct Particulars {
     pub nomination: Option<Nomination>,
     /// Its own limit, where `limit_secs` is the expected one: reservations' windows go by this.
     pub window_secs: Option<u32>,
+    /// The other components, where this is the first of a job of unlike parts: all start together.
+    pub others: Vec<PendingJob>,
 }
 
 /// A node that the job avoids for a while.
@@ -89,6 +91,7 @@ impl StaticDefault for Particulars {
             preempted: None,
             nomination: None,
             window_secs: None,
+            others: Vec::new(),
         };
         &NONE
     }

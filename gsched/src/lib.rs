@@ -10,6 +10,7 @@ mod decide;
 pub mod drivers;
 pub mod engine;
 pub mod forecast;
+mod gang;
 pub mod headroom;
 pub mod job;
 pub mod ledger;

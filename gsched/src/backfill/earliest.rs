@@ -28,18 +28,19 @@ pub(crate) fn earliest_start(
     job_class: JobClassId,
 ) -> Option<EarliestStart> {
     let lifted = lift_counted(pass, job_class);
-    let found = earliest_beside(pass, job, job_class);
+    let found = earliest_from(pass, job, job_class, pass.now);
     hold_counted_again(pass, lifted);
     found
 }
 
-fn earliest_beside(
+/// The same, not before a time.
+pub(crate) fn earliest_from(
     pass: &mut Pass,
     job: &PendingJob,
     job_class: JobClassId,
+    mut from: Timestamp,
 ) -> Option<EarliestStart> {
     let bounds = nominated_bounds(pass, job);
-    let mut from = pass.now;
     for _ in 0..MOST_ROUNDS {
         let best = earliest_by_nodes(pass, job, job_class, bounds.as_deref(), from)?;
         let at = best.at;

@@ -6,6 +6,7 @@ use crate::backfill::planned::MOST_RESERVED_TASKS;
 use crate::backfill::reserve::plan_start;
 use crate::decide::start::{start_alone, start_tasks};
 use crate::decide::wait::keep_waiting;
+use crate::gang::consider::consider_gang;
 use crate::job::job_class::JobClassId;
 use crate::job::queue::QueueGroup;
 use crate::job::reason::{array_limit, standing};
@@ -26,6 +27,9 @@ pub(crate) fn consider(
 ) -> Option<Reason> {
     if pass.is_settled(job) {
         return None;
+    }
+    if !job.particulars.others.is_empty() {
+        return consider_gang(pass, job);
     }
     if group.is_none_or(|group| group.alone) {
         let policy = &pass.snapshot.config.partitions[partition];

@@ -241,6 +241,10 @@ fn start_again(
 ) -> Result<(), WaitCause> {
     let job = &pass.snapshot.pending[group.at[at] as usize];
     let partition = &pass.snapshot.config.partitions[group.partition];
+    if !job.particulars.others.is_empty() {
+        // The full pass that follows sees to gangs.
+        return Ok(());
+    }
     if group.alone && reason::standing(job, partition, pass.snapshot).is_some() {
         return Ok(());
     }

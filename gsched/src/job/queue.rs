@@ -442,6 +442,7 @@ fn is_special(job: &PendingJob, job_class: &JobClass) -> bool {
     let spec = &job.spec;
     job.particulars.positions.is_some()
         || job.particulars.room.is_some()
+        || !job.particulars.others.is_empty()
         || !job.particulars.avoid.is_empty()
         || !job.particulars.barred.is_empty()
         || spec.time_min_secs.is_some()

@@ -13,7 +13,7 @@ pub(crate) struct LaterVictims {
 }
 
 /// Runs that are being ended, and the jobs that preempted them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LeavingRuns {
     pub runs: BTreeSet<RunId>,
     /// How many victims each job, or task of an array, has.

@@ -51,6 +51,7 @@ fn next_of(pass: &Pass, job: &PendingJob) -> JobId {
 pub(crate) fn know_freed(pass: &mut Pass) {
     let now = pass.snapshot.now;
     let jobs = pass.snapshot.pending.iter();
+    let jobs = jobs.flat_map(|job| std::iter::once(job).chain(&job.particulars.others));
     let with_nodes = jobs.filter_map(|job| {
         let nodes = &job.particulars.nomination.as_ref()?.nodes;
         (job.is_eligible(now) && !nodes.is_empty()).then(|| (key(job), nodes.clone()))

@@ -193,7 +193,7 @@ fn find_guaranteed(
 }
 
 /// Takes runs off their nodes, in a trial.
-fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
+pub(crate) fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) {
     let now = pass.snapshot.now;
     let runs: BTreeSet<RunId> = gone
         .iter()
@@ -290,15 +290,8 @@ pub(crate) fn preempt_for(
         true => is_owed_without(pass, job, job_class, gone),
         false => starts_without(pass, job, job_class, gone),
     };
-    let victims = choose_victims(pass, job, &starts)?;
-    let freezes = victims
-        .iter()
-        .all(|victim| victim.mode == PreemptMode::Suspend);
-    let reason = if freezes {
-        suspending(victims.len())
-    } else {
-        preempting(victims.len())
-    };
+    let victims = choose_victims(pass, job, &|pass, gone| starts(pass, gone).is_some())?;
+    let reason = preempting_reason(&victims);
     let gone = victims.iter().map(|victim| victim.run).collect();
     let there = starts(pass, &gone);
     if !pass.world.usage.claim(job, &victims) {
@@ -317,17 +310,16 @@ pub(crate) fn preempt_for(
 }
 
 /// The victims that let a job start. None where runs that are ending already are enough: the job waits for their end.
-fn choose_victims(
+pub(crate) fn choose_victims(
     pass: &mut Pass,
     job: &PendingJob,
-    starts: &dyn Fn(&mut Pass, &BTreeSet<RunId>) -> Option<PickedNodes>,
+    starts: &dyn Fn(&mut Pass, &BTreeSet<RunId>) -> bool,
 ) -> Option<Vec<Preempt>> {
     let mut candidates = pass.preemption.candidates.take()?;
-    let is_enough =
-        !pass.preemption.leaving.runs.is_empty() && starts(pass, &BTreeSet::new()).is_some();
+    let is_enough = !pass.preemption.leaving.runs.is_empty() && starts(pass, &BTreeSet::new());
     let victims = match is_enough {
         true => None,
-        false => candidates.victims(job, &mut |gone| starts(pass, gone).is_some()),
+        false => candidates.victims(job, &mut |gone| starts(pass, gone)),
     };
     pass.preemption.candidates = Some(candidates);
     victims.filter(|victims| !victims.is_empty())
@@ -480,7 +472,7 @@ pub(crate) fn nominate_usage(
 }
 
 /// Expects the end of a victim soon after a time, for the planned start of the preemptor.
-fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
+pub(crate) fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
     let running = &pass.snapshot.running;
     let run = running
         .binary_search_by_key(&victim.run, |one| one.run)
@@ -512,6 +504,16 @@ fn expect_back(pass: &mut Pass, victim: &Preempt, from: Timestamp) {
             end,
         );
         *cluster.touch(at) = room;
+    }
+}
+
+pub(crate) fn preempting_reason(victims: &[Preempt]) -> Reason {
+    let freezes = victims
+        .iter()
+        .all(|victim| victim.mode == PreemptMode::Suspend);
+    match freezes {
+        true => suspending(victims.len()),
+        false => preempting(victims.len()),
     }
 }
 
