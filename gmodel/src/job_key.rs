@@ -245,6 +245,25 @@ job_keys! {
 }
 
 impl JobChange {
+    /// What of the change holds for all components of a job of unlike parts, whichever was named.
+    pub fn of_all_parts(&self) -> Self {
+        Self {
+            limit_secs: self.limit_secs,
+            nice: self.nice,
+            name: self.name.clone(),
+            account: self.account.clone(),
+            qos: self.qos.clone(),
+            eligible: self.eligible,
+            requeue: self.requeue,
+            priority: self.priority,
+            borrow: self.borrow,
+            deadline: self.deadline,
+            checkpoint: self.checkpoint.clone(),
+            idle_exempt: self.idle_exempt,
+            ..Self::default()
+        }
+    }
+
     /// The change has a part that [`JobChange::apply`] writes.
     pub fn changes_request(&self) -> bool {
         let beside = Self {

@@ -123,6 +123,11 @@ pub enum Command {
         spec: Box<JobSpec>,
         client_key: Option<String>,
     },
+    /// A job of unlike parts: each component's request, the leader's first. -> `Reply::Submitted` with the leader's id
+    SubmitParts {
+        specs: Vec<JobSpec>,
+        client_key: Option<String>,
+    },
     /// Cancel jobs (or signal running ones). Ids of arrays mean the whole array unless `task`.
     /// -> `Reply::Cancelled`
     Cancel {

@@ -3,7 +3,7 @@
 use crate::ctl::command::{Actor, Command, Input, Refusal, Reply};
 use crate::ctl::event::Event;
 use crate::ctl::job::{cancel, dependency, hold, requeue, submit, update};
-use crate::ctl::run::{class, idle, placement, suspend};
+use crate::ctl::run::{class, idle, parts, placement, suspend};
 use crate::ctl::state::State;
 use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, policy, run, wake};
@@ -63,7 +63,10 @@ pub fn handle(
             Ok(Reply::Done)
         }
     };
+    parts::follow(&mut tx, before);
+    let settled_from = tx.events.len();
     dependency::settle::settle(&mut tx, before);
+    parts::follow(&mut tx, settled_from);
     assert!(
         reply.is_ok() || events.len() == before,
         "a refused input left events behind"
@@ -81,6 +84,9 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             handle_command(tx, actor, *asked)
         }
         Command::Submit { spec, client_key } => submit::handle(tx, actor, *spec, client_key),
+        Command::SubmitParts { specs, client_key } => {
+            submit::handle_parts(tx, actor, specs, client_key)
+        }
         Command::Cancel { targets, signal } => Ok(cancel::handle(tx, actor, &targets, signal)),
         Command::Hold {
             targets,

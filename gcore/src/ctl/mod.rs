@@ -37,7 +37,7 @@ pub use gpu::imex::imex_channel;
 pub use handle::handle;
 pub use job::admission::NORMAL_QOS;
 pub use job::completion::DEFAULT_LIMIT_SECS;
-pub use job::submit::complete;
+pub use job::submit::{complete, complete_parts};
 pub use node::adoption::{MAX_ADOPTED, RESTORE_GAP};
 pub use node::bounds::{MAX_NODE_CPUS, MAX_NODE_GPUS, MAX_NODE_MEM_BYTES, bounded_use};
 pub use node::breaker::open_breakers;

@@ -79,7 +79,25 @@ struct BeforeTrial {
     refused: BTreeMap<LimitClaim, LimitRefusal>,
     starts: usize,
     starts_left: usize,
-    reserved: usize,
+}
+
+/// Forgets what the pass knows of the components' classes: what one is refused beside its siblings says nothing of others.
+pub(crate) fn forget_findings(
+    pass: &mut Pass,
+    members: &[GangMember],
+) -> Vec<(JobClassId, ClassFindings)> {
+    let classes: BTreeSet<JobClassId> = members.iter().map(|member| member.job_class).collect();
+    classes
+        .into_iter()
+        .map(|job_class| (job_class, std::mem::take(pass.of_pass(job_class))))
+        .collect()
+}
+
+/// Knows again what was known before.
+pub(crate) fn know_findings(pass: &mut Pass, known: Vec<(JobClassId, ClassFindings)>) {
+    for (job_class, findings) in known {
+        *pass.of_pass(job_class) = findings;
+    }
 }
 
 /// Books all components, and keeps what was booked where `book` says `Ok`.
@@ -96,19 +114,11 @@ pub(crate) fn try_gang<T, E>(
         refused: std::mem::take(&mut pass.limits.refused),
         starts: pass.plan.starts.len(),
         starts_left: pass.work.starts_left,
-        reserved: pass.backfill.reserved.len(),
     };
-    // What a class is refused beside its own siblings says nothing of others.
-    let classes: BTreeSet<JobClassId> = members.iter().map(|member| member.job_class).collect();
-    let known: Vec<(JobClassId, ClassFindings)> = classes
-        .into_iter()
-        .map(|job_class| (job_class, std::mem::take(pass.of_pass(job_class))))
-        .collect();
+    let known = forget_findings(pass, members);
     pass.world.begin_trial();
     let told = book(pass);
-    for (job_class, findings) in known {
-        *pass.of_pass(job_class) = findings;
-    }
+    know_findings(pass, known);
     pass.limits.refused = before.refused;
     if told.is_ok() {
         pass.world.commit_trial();
@@ -121,6 +131,5 @@ pub(crate) fn try_gang<T, E>(
     pass.preemption.leaving = before.leaving;
     pass.plan.starts.truncate(before.starts);
     pass.work.starts_left = before.starts_left;
-    pass.backfill.reserved.truncate(before.reserved);
     told
 }

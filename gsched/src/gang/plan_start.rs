@@ -1,8 +1,9 @@
 //! The planned start of a gang: the earliest time at which all of its components have room beside each other.
 
+use crate::backfill::choices::lift_reserved;
 use crate::backfill::earliest::earliest_from;
 use crate::backfill::reserve::plan_start_at;
-use crate::gang::members::{GangMember, try_gang};
+use crate::gang::members::{GangMember, forget_findings, know_findings};
 use crate::pass::Pass;
 use gmodel::Timestamp;
 
@@ -30,14 +31,31 @@ fn plan_at(
     members: &[GangMember],
     at: Timestamp,
 ) -> Result<(), Option<Timestamp>> {
-    try_gang(pass, members, |pass| {
-        for member in members {
-            let found = earliest_from(pass, member.job, member.job_class, at).ok_or(None)?;
-            if found.at > at {
-                return Err(Some(found.at));
-            }
-            plan_start_at(pass, member.job, member.job_class, found).ok_or(None)?;
+    let before = pass.backfill.reserved.len();
+    let known = forget_findings(pass, members);
+    let told = hold_all(pass, members, at);
+    know_findings(pass, known);
+    if told.is_err() {
+        // Holds of one node are given back in the opposite order.
+        for place in (before..pass.backfill.reserved.len()).rev() {
+            lift_reserved(pass, members[place - before].job, place);
         }
-        Ok(())
-    })
+        pass.backfill.reserved.truncate(before);
+    }
+    told
+}
+
+fn hold_all(
+    pass: &mut Pass,
+    members: &[GangMember],
+    at: Timestamp,
+) -> Result<(), Option<Timestamp>> {
+    for member in members {
+        let found = earliest_from(pass, member.job, member.job_class, at).ok_or(None)?;
+        if found.at > at {
+            return Err(Some(found.at));
+        }
+        plan_start_at(pass, member.job, member.job_class, found).ok_or(None)?;
+    }
+    Ok(())
 }

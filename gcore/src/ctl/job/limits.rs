@@ -203,7 +203,8 @@ pub(crate) fn check_queue(
     partition: &Partition,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let tasks = spec.array.as_ref().map_or(1, |array| array.len());
+    let parts = spec.part.map_or(1, |part| part.size);
+    let tasks = spec.array.as_ref().map_or(parts, |array| array.len());
     for held in held(state, spec, partition) {
         let subject = held.subject(spec);
         let limit = |text: String| {

@@ -13,6 +13,7 @@ pub(crate) mod limits;
 pub(crate) mod partition;
 pub(crate) mod partition_list;
 pub(crate) mod partition_nodes;
+pub(crate) mod parts;
 pub(crate) mod pending_reason;
 pub(crate) mod request_bounds;
 pub(crate) mod request_size;

@@ -13,7 +13,7 @@ use crate::ctl::job::dependency::settle::cancel_hopeless;
 use crate::ctl::job::feasibility::as_asked;
 use crate::ctl::job::partition::no_default;
 use crate::ctl::job::request_bounds::{check_numbers, check_texts, check_user};
-use crate::ctl::job::{partition_list, request_size};
+use crate::ctl::job::{partition_list, parts, request_size};
 use crate::ctl::state::{ClientKey, EntryId, OpenDependency, State};
 use crate::ctl::tx::Tx;
 use gmodel::partition_list::names;
@@ -70,6 +70,88 @@ pub(crate) fn handle(
         notes,
         repeated: false,
     })
+}
+
+/// A job of unlike parts: one job for each component, all in one commit.
+pub(crate) fn handle_parts(
+    tx: &mut Tx,
+    actor: &Actor,
+    specs: Vec<JobSpec>,
+    client_key: Option<String>,
+) -> Result<Reply, Refusal> {
+    if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
+        return Ok(Reply::Submitted {
+            id,
+            notes: Vec::new(),
+            repeated: true,
+        });
+    }
+    let mut notes = Vec::new();
+    let leader = JobId(tx.state.next_job);
+    let done = complete_parts(tx.state, actor, specs, &mut notes, tx.now)?;
+    let waits = match done.first() {
+        Some((spec, _)) => open_dependency(tx, leader, spec, &mut notes)?,
+        None => None,
+    };
+    for (id, (spec, limit_secs)) in (leader.0..).map(JobId).zip(done) {
+        let asked = as_asked(&spec.request);
+        memos::note_fit(tx.state, &spec.partition, &asked, spec.request.nodes_min);
+        let spec = memos::share_spec(tx.state, spec);
+        if id == leader {
+            memos::note_submission(tx.state, &spec, tx.now);
+        }
+        tx.emit(Event::JobSubmitted {
+            id,
+            spec,
+            limit_secs,
+            at: tx.now,
+            client_key: client_key.clone().filter(|_| id == leader),
+        });
+    }
+    if waits.is_some() {
+        let entry = EntryId::Job(leader);
+        tx.emit(Event::WaitsChanged {
+            entry,
+            waits,
+            at: tx.now,
+        });
+        cancel_hopeless(tx, entry);
+    }
+    Ok(Reply::Submitted {
+        id: leader,
+        notes,
+        repeated: false,
+    })
+}
+
+/// The components with their defaults, checked as far as possible without recording them.
+pub fn complete_parts(
+    state: &State,
+    actor: &Actor,
+    mut specs: Vec<JobSpec>,
+    notes: &mut Vec<String>,
+    now: Timestamp,
+) -> Result<Vec<(JobSpec, Option<u32>)>, Refusal> {
+    let leader = JobId(state.next_job);
+    parts::conform(leader, &mut specs)?;
+    let mut done: Vec<(JobSpec, Option<u32>)> = Vec::with_capacity(specs.len());
+    for (at, spec) in specs.into_iter().enumerate() {
+        let mut own = Vec::new();
+        let (mut spec, mut limit_secs) = complete(state, actor, spec, &mut own, now)
+            .map_err(|refusal| parts::about(at, refusal))?;
+        parts::check(at, &spec)?;
+        if let Some((first, first_limit_secs)) = done.first() {
+            parts::check_beside(at, first, &spec)?;
+            limit_secs = *first_limit_secs;
+            spec.time_limit_secs = first.time_limit_secs;
+        }
+        notes.extend(
+            own.into_iter()
+                .map(|note| format!("component {at}: {note}")),
+        );
+        done.push((spec, limit_secs));
+    }
+    Ok(done)
 }
 
 /// The open conditions of a submission's dependency. A condition that can never be met is no error, since the

@@ -12,7 +12,7 @@ use crate::ctl::plan::snapshot::{
 use crate::ctl::state::{EntryId, Job, Node, Run, State};
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, Role};
-use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
+use gmodel::{JobId, JobPart, JobState, NodeId, RunId, Timestamp};
 use gsched::snapshot::CutRecord;
 use gsched::{Changes, PendingJob, SchedNode, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,7 @@ impl Mirror {
             self.put(
                 picture,
                 EntryId::Job(id),
-                job.map(|job| pending_job(state, job, now)),
+                job.and_then(|job| pending_job(state, job, now)),
             );
         }
         // Arrays are few, and depend on their tasks.
@@ -376,14 +376,15 @@ fn entry_id(job: &PendingJob) -> EntryId {
     }
 }
 
-/// The entry depends on other records or on the clock: an array cap, a dependency, barred nodes.
+/// The entry depends on other records or on the clock: an array cap, a dependency, barred nodes, other components.
 fn is_fickle(job: &Job) -> bool {
     let barred = job
         .past
         .node_failures
         .iter()
         .any(|failure| failure.launches > 0);
-    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some() || barred)
+    let leads = job.spec.part.is_some_and(JobPart::is_leader);
+    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some() || barred || leads)
 }
 
 fn is_preparing(run: &Run) -> bool {

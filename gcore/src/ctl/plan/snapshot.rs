@@ -29,7 +29,10 @@ pub fn snapshot_of(state: &State, now: Timestamp, wanted: impl Fn(JobId) -> bool
         .filter(|array| !array.pending.is_empty() && wanted(array.id));
     // Allocated at once: the queue is long, and this runs in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
-    pending.extend(jobs.flat_map(|job| pending_job(state, job, now).in_each_partition()));
+    pending.extend(
+        jobs.filter_map(|job| pending_job(state, job, now))
+            .flat_map(PendingJob::in_each_partition),
+    );
     pending.extend(arrays.flat_map(|array| pending_array(state, array).in_each_partition()));
     let running = state
         .runs
@@ -95,7 +98,23 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
     }
 }
 
-pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJob {
+/// The entry of a job. The components of a job of unlike parts stand in one entry, the leader's, once all of them are pending.
+pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> Option<PendingJob> {
+    let mut entry = entry_of(state, job, now);
+    if let Some(part) = job.spec.part {
+        let other = |id: JobId| {
+            let other = state.job(id)?;
+            (other.state == JobState::Pending).then(|| entry_of(state, other, now))
+        };
+        if !part.is_leader() {
+            return None;
+        }
+        entry.particulars.others = part.others().map(other).collect::<Option<Vec<_>>>()?;
+    }
+    Some(entry)
+}
+
+fn entry_of(state: &State, job: &Job, now: Timestamp) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
     let room = job.task.and_then(|task| room_of(state.array(task.array)?));
     let mut avoid: Vec<NodeId> = job

@@ -4,6 +4,7 @@ use crate::ctl::event::Event;
 use crate::ctl::node;
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::run::idle_policy::idle_spells;
+use crate::ctl::run::parts;
 use crate::ctl::run::run_times::{RunTimes, times, unheld_millis};
 use crate::ctl::run::verdict::{EndKind, NodeName, verdict};
 use crate::ctl::state::{DOWNED_MILLIS, Job, MAX_DOWNED, Member, Outcome, Run};
@@ -16,7 +17,17 @@ use gmodel::{JobState, NodeId, RunId, Timestamp};
 /// Longest wait before a job that failed to start is tried again, seconds.
 const MAX_BACK_OFF_SECS: i64 = 300;
 
-pub(crate) fn end(tx: &mut Tx, id: RunId) {
+/// Ends runs whose nodes have all ended: one, or all components of a job of unlike parts.
+pub(crate) fn end(tx: &mut Tx, runs: &[RunId]) {
+    let mut outcomes: Vec<(RunId, Outcome)> =
+        runs.iter().map(|run| (*run, outcome(tx, *run))).collect();
+    parts::agree(tx.state, &mut outcomes);
+    for (run, outcome) in outcomes {
+        end_by(tx, run, outcome);
+    }
+}
+
+fn outcome(tx: &Tx, id: RunId) -> Outcome {
     let run = tx.run(id).expect("advance found it");
     let job = tx.job(id.job).expect("a run without outcome has its job");
     let partition = tx
@@ -27,10 +38,15 @@ pub(crate) fn end(tx: &mut Tx, id: RunId) {
         .unwrap_or_default();
     let name = |id: NodeId| tx.node(id).map_or(id.to_string(), |node| node.name.clone());
     let idle_spells = idle_spells(tx.state, run);
-    let outcome = Outcome {
+    Outcome {
         idle_spells,
         ..decide(run, job, &partition, &name, tx.now)
-    };
+    }
+}
+
+fn end_by(tx: &mut Tx, id: RunId, outcome: Outcome) {
+    let run = tx.run(id).expect("advance found it");
+    let job = tx.job(id.job).expect("a run without outcome has its job");
     let settled = run.is_settled();
     let strikes = node::strikes::strikes_of(run, job, tx.now);
     tx.emit(Event::RunEnded {

@@ -3,6 +3,7 @@
 use crate::ctl::event::Event;
 use crate::ctl::owner::SYSTEM;
 use crate::ctl::run::end::end;
+use crate::ctl::run::parts;
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Member, Run, Stop};
 use crate::ctl::tx::Tx;
@@ -25,15 +26,18 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
     };
     if run.outcome.is_none() {
         if all(run, Member::is_ended) {
-            end(tx, id);
+            let together = parts::ended_together(tx, id);
+            end(tx, &together);
+            for run in together.iter().filter(|run| **run != id) {
+                settle(tx, *run);
+            }
         } else if should_stop_rest(run, || no_kill(tx, id), news) {
             stop(tx, id, StopCause::Member, SYSTEM);
             return;
         } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
-            tx.emit(Event::RunGo {
-                run: id,
-                at: tx.now,
-            });
+            for run in parts::ready_together(tx.state, id) {
+                tx.emit(Event::RunGo { run, at: tx.now });
+            }
             return;
         } else {
             return;

@@ -7,6 +7,7 @@ pub(crate) mod gang;
 pub(crate) mod idle;
 pub(crate) mod idle_policy;
 pub(crate) mod image_pull;
+pub(crate) mod parts;
 pub(crate) mod placement;
 pub(crate) mod preempt;
 pub(crate) mod report;

@@ -10,9 +10,12 @@ use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, reservation};
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
-use gmodel::run::Allocation;
-use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeLife, RunClass, RunId, Seq, Timestamp};
+use gmodel::run::{Allocation, NodeShare};
+use gmodel::{
+    GpuPart, JobId, JobPart, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq, Timestamp,
+};
 use gsched::{Plan, Start};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -22,14 +25,34 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
     if plan.made_from >= as_of {
         suspend::enter(tx, plan.resumes);
         let promised = pending_reason::nominated_until_all_report(tx.state, tx.now);
-        for start in plan.starts {
-            if let Some(nominee) = pending_reason::nominated_job(tx.state, &promised, &start) {
-                pending_reason::tell_kept(tx, start.job, nominee);
+        let mut starts = plan.starts.into_iter().peekable();
+        while let Some(first) = starts.next() {
+            let mut whole = vec![first];
+            let part = part_of(tx.state, whole[0].job);
+            // The components of a job of unlike parts stand together in a plan.
+            while let Some(next) = starts.next_if(|next| {
+                part.is_some_and(|part| part.others().any(|other| other == next.job))
+            }) {
+                whole.push(next);
+            }
+            let nominee = whole
+                .iter()
+                .find_map(|start| pending_reason::nominated_job(tx.state, &promised, start));
+            if let Some(nominee) = nominee {
+                pending_reason::tell_kept(tx, whole[0].job, nominee);
                 continue;
             }
-            if !is_respecified(tx.state, start.job, plan.made_from) {
-                let priority = priorities.get(&start.job).copied();
-                place(tx, start, priority);
+            let is_changed = |start: &Start| is_respecified(tx.state, start.job, plan.made_from);
+            if whole.iter().any(is_changed) {
+                continue;
+            }
+            let priority = priorities.get(&whole[0].job).copied();
+            match part {
+                None => place(tx, whole.remove(0), priority),
+                Some(part) if whole.len() == part.size as usize => {
+                    place_together(tx, whole, priority)
+                }
+                Some(_) => {}
             }
         }
         class::classify(tx, plan.classes);
@@ -61,36 +84,96 @@ fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
             .is_some_and(|(array, _)| changed(array.id))
 }
 
-fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
-    let Some(task) = startable(tx, start.job) else {
+fn part_of(state: &State, id: JobId) -> Option<JobPart> {
+    state.job(id).and_then(|job| job.spec.part)
+}
+
+/// Places all components of a job of unlike parts, or none where one no longer fits.
+fn place_together(tx: &mut Tx, starts: Vec<Start>, priority: Option<i64>) {
+    let placements: Option<Vec<Placement>> =
+        starts.into_iter().map(|start| checked(tx, start)).collect();
+    let Some(placements) = placements else {
         return;
     };
-    if !partition_still_holds(tx, &start) {
+    let all = placements.iter().map(|one| &one.start.allocation);
+    if still_fits(tx.state, &merged(all), tx.now).is_none() {
         return;
+    }
+    for placement in placements {
+        commit(tx, placement, priority);
+    }
+}
+
+/// What several runs take together, a share for each node.
+fn merged<'a>(all: impl Iterator<Item = &'a Allocation>) -> Allocation {
+    let mut merged: BTreeMap<NodeId, NodeShare> = BTreeMap::new();
+    for share in all.flatten() {
+        match merged.entry(share.node) {
+            Entry::Vacant(entry) => drop(entry.insert(share.clone())),
+            Entry::Occupied(mut entry) => {
+                let both = entry.get_mut();
+                both.cpus = both.cpus.saturating_add(share.cpus);
+                both.mem_bytes = both.mem_bytes.saturating_add(share.mem_bytes);
+                both.gpus.0.extend(share.gpus.0.iter().cloned());
+            }
+        }
+    }
+    merged.into_values().collect()
+}
+
+/// A start that fits the present state.
+struct Placement {
+    start: Start,
+    /// Of an array task without a record: its array and position.
+    task: Option<(JobId, u32)>,
+    limit_secs: Option<u32>,
+    lives: Vec<Arc<NodeLife>>,
+}
+
+fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
+    if let Some(placement) = checked(tx, start) {
+        commit(tx, placement, priority);
+    }
+}
+
+fn checked(tx: &Tx, start: Start) -> Option<Placement> {
+    let task = startable(tx, start.job)?;
+    if !partition_still_holds(tx, &start) {
+        return None;
     }
     let (spec, limit_secs) = match tx.job(start.job) {
         Some(job) => (&job.spec, job.limit_secs),
         None => match tx.state.array_of(start.job) {
             Some((array, _)) => (&array.spec, array.limit_secs),
-            None => return,
+            None => return None,
         },
     };
     let window_left = reservation::window::window_left_secs(tx.state, spec, tx.now);
-    let Some(limit_secs) =
-        deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now)
-    else {
-        return;
-    };
-    let Some(lives) = still_fits(tx.state, &start.allocation, tx.now) else {
-        return;
-    };
+    let limit_secs = deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now)?;
+    let lives = still_fits(tx.state, &start.allocation, tx.now)?;
+    Some(Placement {
+        start,
+        task,
+        limit_secs,
+        lives,
+    })
+}
+
+fn commit(tx: &mut Tx, placement: Placement, priority: Option<i64>) {
+    let Placement {
+        start,
+        task,
+        limit_secs,
+        lives,
+    } = placement;
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
     let job = tx.job(start.job).expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state, job));
     let class = class_of(tx.state, &job.spec, start.class);
-    let single = start.allocation.len() == 1;
+    // The components of a job of unlike parts wait for each other.
+    let single = start.allocation.len() == 1 && job.spec.part.is_none();
     let at = tx.now;
     gpu::check::yield_to(tx, &start.allocation, run);
     let imex_channel = gpu::imex::channel_for(tx.state, start.job, &start.allocation);

@@ -135,7 +135,11 @@ pub(crate) fn release_others(tx: &mut Tx, job: JobId) {
     };
     let unneeded: Vec<(RunId, bool)> = asked
         .into_iter()
-        .map(|(run, stop)| (run.id, unheard(run, stop) && is_free(run)))
+        .map(|(run, stop)| {
+            // Of a job of unlike parts all components end, or none.
+            let alone = tx.job(run.id.job).is_none_or(|job| job.spec.part.is_none());
+            (run.id, alone && unheard(run, stop) && is_free(run))
+        })
         .collect();
     for (run, called_back) in unneeded {
         tx.emit(Event::RunUnneeded {

@@ -41,6 +41,9 @@ pub struct Stop {
     /// The preempting job started elsewhere, too late to take the order back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_vain: bool,
+    /// The component that this one ends with, of a job of unlike parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<JobId>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -65,6 +68,7 @@ impl Stop {
             number: 0,
             for_borrower: false,
             in_vain: false,
+            with: None,
         }
     }
     /// The job that it frees resources for, unless that started elsewhere.

@@ -17,6 +17,7 @@ mod lifecycle;
 mod maintenance;
 mod multi_node;
 mod partitions;
+mod parts;
 mod policy;
 mod pool;
 mod preemption;

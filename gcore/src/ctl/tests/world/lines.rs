@@ -98,6 +98,18 @@ impl World {
                 let client_key = words.get("key").map(str::to_owned);
                 self.command(&words, self.knowing(Command::Submit { spec, client_key }));
             }
+            "gang" => {
+                // A component for each part of the line between colons.
+                let parts = line.split(" : ").enumerate();
+                let parts = parts.map(|(at, part)| match at {
+                    0 => spec(&Words::of(part), self.now),
+                    _ => spec(&Words::of(&format!("gang {part}")), self.now),
+                });
+                let specs = parts.collect();
+                let client_key = words.get("key").map(str::to_owned);
+                let parts = Command::SubmitParts { specs, client_key };
+                self.command(&words, self.knowing(parts));
+            }
             "plan" => {
                 self.plan();
             }
