@@ -28,9 +28,10 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
         if all(run, Member::is_ended) {
             let together = parts::ended_together(tx, id);
             end(tx, &together);
-            for run in together.iter().filter(|run| **run != id) {
-                settle(tx, *run);
+            for run in together {
+                settle(tx, run);
             }
+            return;
         } else if should_stop_rest(run, || no_kill(tx, id), news) {
             stop(tx, id, StopCause::Member, SYSTEM);
             return;

@@ -30,7 +30,20 @@ fn the_components_go_when_all_are_ready_and_end_with_the_script() {
          n2 stopped 2-1
          show
          nodes",
-        expect![[""]],
+        expect![[r#"
+            job 1
+            n1 is told: 1-1 Prepare
+            n1 is told: 1-1 Prepare
+            n1 is told: 1-1 Run
+            n2 is told: 2-1 Run
+            1 alice RUNNING 1-1 on n1[0,1,2,3]
+            2 alice RUNNING 2-1 on n2[0,1]
+            n2 is told: 2-1 stop (Member)
+            1 alice FAILED 3:0
+            2 alice FAILED 3:0
+            n1 IDLE 4 GPUs 64 CPUs free
+            n2 IDLE 4 GPUs 64 CPUs free
+        "#]],
     );
 }
 
@@ -68,7 +81,8 @@ fn a_lost_node_of_one_takes_all_back_to_the_queue() {
          n2 ready 2-1
          n1 running 1-1
          n2 running 2-1
-         down n2 gone
+         n2 gone
+         wait 400
          show
          n1 told
          n1 stopped 1-1
@@ -76,7 +90,16 @@ fn a_lost_node_of_one_takes_all_back_to_the_queue() {
          wait 5
          plan
          show",
-        expect![[""]],
+        expect![[r#"
+            job 1
+            1 alice RUNNING 1-1 on n1[0,1,2,3]
+            2 alice RUNNING 2-1 on n2[0,1]
+            n1 is told: 1-1 stop (Member)
+            1 alice PENDING None: 
+            2 alice PENDING None: 
+            1 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
+            2 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
+        "#]],
     );
 }
 
@@ -105,7 +128,23 @@ fn what_is_said_to_one_component_is_said_to_all() {
          gang user=alice gpus=2 time=60 : gpus=2
          cancel 3 user=alice
          show",
-        expect![[""]],
+        expect![[r#"
+            job 1
+            1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            2 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice RUNNING 2-1 on n1[2,3]
+            n1 is told: 1-1 stop (Cancelled), 2-1 stop (Cancelled)
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice RUNNING 2-1 on n1[2,3]
+            1 alice CANCELLED 0:0 (alice)
+            2 alice CANCELLED 0:0 (alice)
+            job 3
+            1 alice CANCELLED 0:0 (alice)
+            2 alice CANCELLED 0:0 (alice)
+            3 alice CANCELLED 0:0 (alice)
+            4 alice CANCELLED 0:0 (alice)
+        "#]],
     );
 }
 
@@ -131,34 +170,55 @@ fn a_request_of_which_one_part_is_refused_is_refused_whole() {
 fn a_requeue_of_one_requeues_all_and_a_victim_brings_its_siblings() {
     check(
         "node n1 h100:4
+         node n9 h100:1
          qos low
          qos high preempt=low
          account lab users=alice,bob
+         submit user=bob account=lab qos=high gpus=1 nodelist=n9
          gang user=alice account=lab qos=low gpus=2 time=600 : gpus=2
          plan
-         n1 ready 1-1
+         n9 running 1-1
          n1 ready 2-1
-         n1 running 1-1
+         n1 ready 3-1
          n1 running 2-1
-         requeue 2 user=alice
+         n1 running 3-1
+         requeue 3 user=alice
          n1 told
-         n1 stopped 1-1
          n1 stopped 2-1
+         n1 stopped 3-1
          show
          plan
-         n1 ready 1-2
          n1 ready 2-2
-         n1 running 1-2
+         n1 ready 3-2
          n1 running 2-2
+         n1 running 3-2
          submit user=bob account=lab qos=high gpus=1 time=60
          plan
          n1 told
+         n1 stopped 3-2
          n1 stopped 2-2
-         n1 stopped 1-2
          show
          plan
          show",
-        expect![[""]],
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+            n1 is told: 2-1 stop (Requeued), 3-1 stop (Requeued)
+            1 bob RUNNING 1-1 on n9[0]
+            2 alice PENDING None: 
+            3 alice PENDING None: 
+            job 4
+            n1 is told: 2-2 stop (Preempted, gone in 30 s), 3-2 stop (Preempted, gone in 30 s)
+            1 bob RUNNING 1-1 on n9[0]
+            2 alice PENDING None: 
+            3 alice PENDING None: 
+            4 bob PENDING Preempting: a run is ended to make room for it
+            1 bob RUNNING 1-1 on n9[0]
+            2 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
+            3 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
+            4 bob RUNNING 4-1 on n1[0]
+        "#]],
     );
 }
 
@@ -167,23 +227,47 @@ fn victims_are_chosen_for_the_whole_gang() {
     check(
         "node n1 h100:4
          node n2 h100:4
+         node n9 h100:1
          qos low
          qos high preempt=low
          account lab users=alice,bob
+         submit user=bob account=lab qos=high gpus=1 nodelist=n9
          submit user=bob account=lab qos=low gpus=4 time=600 nodelist=n1
          submit user=bob account=lab qos=low gpus=4 time=600 nodelist=n2
          plan
-         n1 running 1-1
-         n2 running 2-1
+         n9 running 1-1
+         n1 running 2-1
+         n2 running 3-1
          gang user=alice account=lab qos=high gpus=4 time=60 : gpus=2
          plan
          show
-         n1 stopped 1-1
+         n1 stopped 2-1
          plan
          show
-         n2 stopped 2-1
+         n2 stopped 3-1
          plan
          show",
-        expect![[""]],
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+            job 3
+            job 4
+            1 bob RUNNING 1-1 on n9[0]
+            2 bob RUNNING 2-1 on n1[0,1,2,3]
+            3 bob RUNNING 3-1 on n2[0,1,2,3]
+            4 alice PENDING Preempting: 2 runs are ended to make room for it
+            5 alice PENDING Preempting: 2 runs are ended to make room for it
+            1 bob RUNNING 1-1 on n9[0]
+            2 bob PENDING Priority: needs 4 GPUs and 1 CPU on one node; jobs of higher priority wait for such resources too
+            3 bob RUNNING 3-1 on n2[0,1,2,3]
+            4 alice PENDING Preempting: 2 runs are ended to make room for it
+            5 alice PENDING Preempting: 2 runs are ended to make room for it
+            1 bob RUNNING 1-1 on n9[0]
+            2 bob PENDING Resources: needs 4 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
+            3 bob PENDING Priority: needs 4 GPUs and 1 CPU on one node; jobs of higher priority wait for such resources too
+            4 alice RUNNING 4-1 on n1[0,1,2,3]
+            5 alice RUNNING 5-1 on n2[0,1]
+        "#]],
     );
 }
