@@ -133,6 +133,13 @@ pub struct CommonSpec {
     pub later: BTreeMap<String, String>,
 }
 
+impl JobSpec {
+    /// Whether it runs a script: an allocation, and a component behind the first, hold nodes for steps only.
+    pub fn has_script(&self) -> bool {
+        !self.allocation && self.part.is_none_or(JobPart::is_leader)
+    }
+}
+
 impl<'de> OwnKeys<'de> for JobSpec {
     const KEYS: &'static [&'static str] = &["name", "launch"];
     type Common = CommonSpec;

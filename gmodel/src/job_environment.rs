@@ -36,6 +36,27 @@ pub fn job_words(order: &LaunchOrder) -> Vec<(&'static str, String)> {
     words
 }
 
+/// What a job of unlike parts is told of its components, as `JOB_ID_HET_GROUP_1`; nothing of any other job.
+pub fn part_words(order: &LaunchOrder) -> Vec<(String, String)> {
+    if order.parts.is_empty() {
+        return Vec::new();
+    }
+    let mut words = vec![("HET_SIZE".to_owned(), order.parts.len().to_string())];
+    for (at, part) in order.parts.iter().enumerate() {
+        let cpus = part.cpus_per_node.iter().copied();
+        let of_part = [
+            ("JOB_ID", part.job.to_string()),
+            ("JOB_NODELIST", hostlist::compress(part.nodes.iter())),
+            ("JOB_NUM_NODES", part.nodes.len().to_string()),
+            ("JOB_CPUS_PER_NODE", run_lengths(cpus)),
+            ("JOB_PARTITION", part.partition.clone()),
+            ("NTASKS", part.ntasks.to_string()),
+        ];
+        words.extend(of_part.map(|(word, value)| (format!("{word}_HET_GROUP_{at}"), value)));
+    }
+    words
+}
+
 fn size_words(words: &mut Vec<(&'static str, String)>, order: &LaunchOrder) {
     let mut put = |word, value: String| words.push((word, value));
     let nodes = hostlist::compress(order.nodes.iter().map(|node| &node.name));

@@ -56,6 +56,9 @@ pub struct LaunchOrder {
     /// No node of the run has a batch process. A node of an earlier release reads over it and fails for want of a program.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allocation: bool,
+    /// All components of a job of unlike parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<OrderPart>,
     /// Script text; empty when `argv` is the command.
     pub script: String,
     pub argv: Vec<String>,
@@ -150,6 +153,17 @@ pub struct OrderNode {
     pub cpus: u32,
     pub tasks: u32,
     pub gpus: u32,
+}
+
+/// A component of a job of unlike parts, as the others see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OrderPart {
+    pub job: JobId,
+    pub nodes: Vec<String>,
+    pub cpus_per_node: Vec<u32>,
+    pub ntasks: u32,
+    pub partition: String,
 }
 
 /// A GPU of the order, by UUID: the node maps it to its device files itself.

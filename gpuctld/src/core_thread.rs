@@ -60,6 +60,8 @@ pub struct Submission {
     pub script: String,
     /// `NAME=value` each, separated by NUL bytes, as it is stored.
     pub environment: String,
+    /// The other components of a job of unlike parts.
+    pub others: Vec<JobSpec>,
 }
 
 /// Times and counts of the core thread, for `gadm diag` and `/metrics`. Durations in microseconds.
@@ -117,6 +119,7 @@ impl CoreHandle {
             client_key,
             script,
             environment,
+            others,
         } = submission;
         let mut blobs = Vec::with_capacity(2);
         spec.launch.script = BlobId::default();
@@ -129,12 +132,17 @@ impl CoreHandle {
         let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);
-        let command = self
-            .knowing_the_past(Command::Submit {
+        let command = match others.is_empty() {
+            true => Command::Submit {
                 spec: Box::new(spec),
                 client_key,
-            })
-            .await?;
+            },
+            false => Command::SubmitParts {
+                specs: std::iter::once(spec).chain(others).collect(),
+                client_key,
+            },
+        };
+        let command = self.knowing_the_past(command).await?;
         self.ask(Input::Command { actor, command }, blobs).await
     }
 
@@ -145,6 +153,9 @@ impl CoreHandle {
     pub async fn knowing_the_past(&self, command: Command) -> Result<Command, Refusal> {
         let dependency = match &command {
             Command::Submit { spec, .. } => spec.dependency.as_ref(),
+            Command::SubmitParts { specs, .. } => {
+                specs.first().and_then(|spec| spec.dependency.as_ref())
+            }
             Command::Update { change, .. } => change.dependency.as_ref().and_then(Option::as_ref),
             _ => None,
         };
@@ -412,8 +423,10 @@ fn forgotten(state: &State, condition: &DependencyTerm) -> Option<JobRef> {
 
 /// Of a job or array as it was submitted.
 fn dependency_of<'s>(state: &'s State, target: &Target) -> Option<&'s Dependency> {
-    let (Target::Job(id) | Target::Task { array: id, .. } | Target::Tasks { array: id, .. }) =
-        target;
+    let (Target::Job(id)
+    | Target::Part { leader: id, .. }
+    | Target::Task { array: id, .. }
+    | Target::Tasks { array: id, .. }) = target;
     let array = state.arrays.get(*id).map(|array| &array.spec);
     array
         .or_else(|| state.jobs.get(*id).map(|job| &job.spec))?

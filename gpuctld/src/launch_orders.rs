@@ -8,9 +8,9 @@ use crate::store::reader::Reader;
 use gcore::ctl::state::{Node, Run, State};
 use gcore::ctl::{checkpoint_of, imex_channel};
 use gmodel::checkpoint::CheckpointMark;
-use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
+use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode, OrderPart};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
-use gmodel::{BlobId, JobSpec, NodeId, RunId};
+use gmodel::{BlobId, JobId, JobSpec, NodeId, RunId};
 
 const DEFAULT_OUTPUT: &str = "gsub-%j.out";
 const DEFAULT_ARRAY_OUTPUT: &str = "gsub-%A_%a.out";
@@ -128,7 +128,8 @@ pub(crate) fn order_without_texts(
             .or(partition.visible_devices)
             .unwrap_or(config.visible_devices),
         imex_channel: imex_channel(state, run, node),
-        allocation: spec.allocation,
+        allocation: !spec.has_script(),
+        parts: parts_of(state, run, spec),
         login_env_secs: launch.login_env_secs,
         work_dir: launch.work_dir.clone(),
         container: launch.container.clone(),
@@ -159,6 +160,29 @@ pub(crate) fn order_without_texts(
         made_at: state.newest_fence(),
         ..LaunchOrder::default()
     }
+}
+
+/// The components of a job of unlike parts, all of which are placed.
+fn parts_of(state: &State, run: &Run, spec: &JobSpec) -> Vec<OrderPart> {
+    let Some(part) = spec.part else {
+        return Vec::new();
+    };
+    let of = |id: JobId| {
+        let job = state.jobs.get(id)?;
+        let live = match id == run.id.job {
+            true => run,
+            false => state.runs.get(job.live_run()?)?,
+        };
+        let name = |share: &NodeShare| Some(state.nodes.get(share.node)?.name.clone());
+        Some(OrderPart {
+            job: id,
+            nodes: live.allocation.iter().filter_map(name).collect(),
+            ntasks: live.allocation.iter().map(|share| share.tasks).sum(),
+            cpus_per_node: live.allocation.iter().map(|share| share.cpus).collect(),
+            partition: job.spec.partition.clone(),
+        })
+    };
+    part.jobs().filter_map(of).collect()
 }
 
 /// `3 epoch 40`, as the next attempt sees it.

@@ -93,7 +93,13 @@ impl Cluster {
             ActKind::Submit(submission) => {
                 let spec = Box::new(self.spec(&submission));
                 let client_key = Some(format!("key-{}", self.requests.len()));
-                let command = Command::Submit { spec, client_key };
+                let command = match self.others(&submission, &spec) {
+                    others if others.is_empty() => Command::Submit { spec, client_key },
+                    others => Command::SubmitParts {
+                        specs: std::iter::once(*spec).chain(others).collect(),
+                        client_key,
+                    },
+                };
                 self.ask(actor(submission.user), command);
             }
             ActKind::Edit { edit } => {
@@ -204,6 +210,29 @@ impl Cluster {
             gid: job.spec.user.gid,
             ..Actor::default()
         })
+    }
+
+    /// The other components of every fifth job that can have some: smaller, and one of them without GPUs.
+    fn others(&self, submission: &SubmissionAct, spec: &JobSpec) -> Vec<JobSpec> {
+        let has_none = spec.array.is_some()
+            || spec.reservation.is_some()
+            || spec.waits_in_several()
+            || (21..=23).contains(&submission.option);
+        if has_none || !self.requests.len().is_multiple_of(5) {
+            return Vec::new();
+        }
+        let mut one = JobSpec {
+            name: "part".into(),
+            ..JobSpec::default()
+        };
+        one.launch = spec.launch.clone();
+        let mut other = one.clone();
+        one.request.gpus = Some(GpuRequest::whole(1));
+        other.request.cpus_per_task = Some(2);
+        match submission.gpus % 2 {
+            0 => vec![one],
+            _ => vec![other, one],
+        }
     }
 
     fn spec(&self, submission: &SubmissionAct) -> JobSpec {

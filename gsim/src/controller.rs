@@ -265,7 +265,7 @@ fn order(state: &State, run: RunId, node: NodeId, seed: u64) -> Option<Order> {
         behaviour: match state
             .jobs
             .get(run.job)
-            .is_some_and(|job| job.spec.allocation)
+            .is_some_and(|job| !job.spec.has_script())
         {
             true => HOLDS_NODES,
             false => behaviour(seed, run.job),

@@ -73,12 +73,21 @@ impl Truth {
         reply: &Reply,
         store: &Store,
     ) -> Result<(), String> {
+        let parts = match command {
+            Command::SubmitParts { specs, .. } => specs.len() as u64,
+            _ => 1,
+        };
+        let submitted = match command {
+            Command::Submit { spec, .. } => Some(&**spec),
+            Command::SubmitParts { specs, .. } => specs.first(),
+            _ => None,
+        };
         match (command, reply) {
-            (Command::Submit { spec, .. }, Reply::Submitted { id, .. }) => {
+            (_, Reply::Submitted { id, .. }) if let Some(spec) = submitted => {
                 let count = spec
                     .array
                     .as_ref()
-                    .map_or(1, |array| u64::from(array.len()));
+                    .map_or(parts, |array| u64::from(array.len()));
                 for (first, other) in &self.submitted {
                     let overlap = first.0 < id.0 + count && id.0 < first.0 + other.count;
                     if other.request != request && overlap {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
 use gmodel::job::VisibleDevices;
-use gmodel::job_environment::{job_words, run_lengths};
+use gmodel::job_environment::{job_words, part_words, run_lengths};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::parallel::given_names;
 use gmodel::supervise::{RunGpu, RunSetup, StepOrder};
@@ -27,7 +27,14 @@ const START_TIME: &str = "JOB_START_TIME";
 const END_TIME: &str = "JOB_END_TIME";
 
 /// Variables of an enclosing job, where a submission comes from inside one: removed.
-const OWN_PREFIXES: [&str; 4] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK"];
+const OWN_PREFIXES: [&str; 6] = [
+    "SLURM_JOB",
+    "SLURM_STEP",
+    "SLURM_ARRAY_",
+    "SLURM_TASK",
+    "SLURM_HET_",
+    "SLURM_NTASKS_HET_",
+];
 const OWN_NAMES: [&str; 24] = [
     "SLURMD_NODENAME",
     "SLURM_CLUSTER_NAME",
@@ -248,6 +255,9 @@ fn user_variables(env: &mut Variables, setup: &RunSetup, order: &LaunchOrder) {
 fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
     for (word, value) in job_words(order) {
         env.slurm(word, value);
+    }
+    for (word, value) in part_words(order) {
+        env.slurm(&word, value);
     }
     if let Some(run) = order.run {
         env.set("GSUB_ATTEMPT", run.attempt.to_string());

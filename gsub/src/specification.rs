@@ -31,6 +31,8 @@ const NICE_DEFAULT: i32 = 100;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Submission {
     pub spec: JobSpec,
+    /// The other components of a job of unlike parts.
+    pub others: Vec<JobSpec>,
     pub export: Export,
     pub wait: bool,
     pub dry_run: bool,
@@ -41,6 +43,17 @@ pub(crate) struct Submission {
 }
 
 impl Submission {
+    /// The next component of a job of unlike parts. What the command is to do counts wherever it was said.
+    pub(crate) fn add_part(&mut self, part: Self) {
+        self.others.push(part.spec);
+        self.wait |= part.wait;
+        self.dry_run |= part.dry_run;
+        self.parsable |= part.parsable;
+        if self.clusters.is_empty() {
+            self.clusters = part.clusters;
+        }
+    }
+
     /// Where no output file is named, the one that sbatch writes.
     pub(crate) fn name_output_as_sbatch(&mut self) {
         let usual = if self.spec.array.is_some() {
@@ -102,6 +115,7 @@ pub(crate) fn build(
     }
     Ok(Submission {
         spec,
+        others: Vec::new(),
         export,
         wait: choices.take_flag("wait"),
         dry_run: choices.take_flag("dry-run"),

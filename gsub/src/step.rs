@@ -22,7 +22,7 @@ use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
 use crate::step_turn::{self, TurnRules};
 use crate::step_words::{self, WordsInJob};
-use crate::target_job::TargetJob;
+use crate::target_job::{self, TargetJob};
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
 use gcli::{Failure, Outcome, cluster_choice, command_line};
@@ -93,7 +93,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if let Some(host) = &args.ssh {
         return ssh_proxy::connect(host, block_signals(false)?);
     }
-    let job = TargetJob::of(args.jobid)?;
+    let component = args.het_group.map(target_job::component).transpose()?;
+    let job = TargetJob::of(component.or(args.jobid))?;
     if !args.forward.is_empty() {
         let place = HelperPlace {
             job: job.id,

@@ -159,6 +159,9 @@ pub(crate) struct StepArgs {
     /// The job to start tasks in, instead of the one around
     #[arg(long, value_name = "JOB")]
     pub jobid: Option<gmodel::JobId>,
+    /// The component of a job of unlike parts to start tasks in: 0 is the script's own. From the job's script
+    #[arg(long, alias = "pack-group", value_name = "N", conflicts_with = "jobid")]
+    pub het_group: Option<u32>,
     /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
     #[arg(long)]
     pub multi_prog: bool,

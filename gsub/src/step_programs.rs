@@ -22,6 +22,9 @@ struct ProgramArgs {
     command: Vec<String>,
 }
 
+/// Of `:` behind the program of a job.
+pub(crate) const LATE_SEPARATOR: &str = "\":\" stands between the options of a job's parts, before the script or command, as in: gsub --gpus 8 : --cpus-per-task 16 train.sh";
+
 /// Of `:` where nodes are asked for.
 pub(crate) const UNLIKE_PARTS: &str = "\":\" asks for a job of unlike parts, which is not offered. Ask all nodes for the most that one part needs, and start the programs in it by grun A : B";
 

@@ -50,6 +50,7 @@ pub(crate) fn request(submission: &Submission, work: &Work) -> Result<SubmitRequ
         script: work.script.clone(),
         environment: variables,
         client_key: Some(client_key()?),
+        others: submission.others.clone(),
     })
 }
 

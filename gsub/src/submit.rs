@@ -10,7 +10,7 @@ use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_envir
 use crate::salloc;
 use crate::script::Work;
 use crate::specification::{Submission, build};
-use crate::step_programs::{SEPARATOR, UNLIKE_PARTS};
+use crate::step_programs::{LATE_SEPARATOR, SEPARATOR};
 use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::TimeFormat;
@@ -31,6 +31,8 @@ use std::time::Duration;
 const WAIT_PATIENCE: Duration = Duration::from_secs(7 * 86_400);
 /// Most tasks of an array with a line of their own for their end.
 const MOST_ENDS: usize = 3;
+/// A line with this word alone begins the next component's options; the second word is of older Slurms.
+const PART_WORDS: [&str; 2] = ["hetjob", "packjob"];
 /// The longest that one question of `--wait` is held open by the controller.
 const WAIT_SECS: u32 = 30;
 
@@ -41,6 +43,8 @@ Examples:
   gsub -a 0-99%10 --gpus 1 sweep.sh   an array, ten tasks at once
   gsub --gpus 1 -- python train.py    a command instead of a script
   gsub --dry-run -N 2 train.sh        where and when it would start
+  gsub --gpus 8 : -N 2 -c 16 train.sh a job of unlike parts: the script runs in the first, and
+                                      grun --het-group 1 starts steps in the second
 
 Options on the command line count before variables (SBATCH_PARTITION, GSUB_PARTITION, ...), and
 these before the script's lines. GPUs may be counted in several ways at once, as in
@@ -51,7 +55,7 @@ fn command() -> Command {
     let mut command = Command::new("gsub")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Submit a job: a script, or a command behind --")
-        .override_usage("gsub [OPTIONS] [SCRIPT [ARGS]...]\n       gsub [OPTIONS] -- COMMAND [ARGS]...\n       gsub --mark [NOTE]")
+        .override_usage("gsub [OPTIONS] [: OPTIONS]... [SCRIPT [ARGS]...]\n       gsub [OPTIONS] -- COMMAND [ARGS]...\n       gsub --mark [NOTE]")
         .disable_help_flag(true)
         .disable_version_flag(true)
         .after_help(EXAMPLES)
@@ -138,15 +142,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if let Some(outcome) = instead_of_submission(&words, as_sbatch) {
         return outcome;
     }
-    let (mut given, rest) = read(&words, &Origin::CommandLine)?;
-    if let Some(text) = about(&given, as_sbatch) {
+    let (mut parts, rest) = read_parts(&words)?;
+    let is_given = |name: &str| parts.iter().any(|given| has(given, name));
+    if let Some(text) = parts.iter().find_map(|given| about(given, as_sbatch)) {
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(0);
     }
-    let json = has(&given, "json");
-    let work = work(&mut given, rest)?;
-    let mut notes = Notes::new(has(&given, "quiet"));
-    let mut submission = read_submission(given, &work, &mut notes)?;
+    let json = is_given("json");
+    let mut notes = Notes::new(is_given("quiet"));
+    let work = work(&mut parts, rest)?;
+    let mut submission = read_submission(parts, &work, &mut notes)?;
     if as_sbatch {
         submission.name_output_as_sbatch();
     }
@@ -205,12 +210,35 @@ fn about(given: &[GivenOption], as_sbatch: bool) -> Option<String> {
 
 /// The submission that the command line, the environment and the script's head make together.
 fn read_submission(
-    given: Vec<GivenOption>,
+    given: Vec<Vec<GivenOption>>,
     work: &Work,
     notes: &mut Notes,
 ) -> Result<Submission, Failure> {
     let variables = read_environment("SBATCH_", |_| true, environment::own)?;
     let in_script = script_options(work, notes)?;
+    let count = given.len().max(in_script.len());
+    let (mut given, mut in_script) = (given.into_iter(), in_script.into_iter());
+    let mut whole: Option<Submission> = None;
+    for _ in 0..count {
+        let in_script = in_script.next().unwrap_or_default();
+        let given = given.next().unwrap_or_default();
+        let part = read_part(in_script, variables.clone(), given, work, notes)?;
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) => whole.add_part(part),
+        }
+    }
+    whole.ok_or_else(|| Failure::new("there is nothing to submit"))
+}
+
+/// The request of one component: most jobs have one only.
+fn read_part(
+    in_script: Vec<GivenOption>,
+    variables: Vec<GivenOption>,
+    given: Vec<GivenOption>,
+    work: &Work,
+    notes: &mut Notes,
+) -> Result<Submission, Failure> {
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
     notes.decide(&choices);
     choices.unused().for_each(|note| notes.say(&note));
@@ -243,10 +271,25 @@ fn has(given: &[GivenOption], name: &str) -> bool {
     given.iter().any(|given| given.option.name == name)
 }
 
+/// The options of each component, and the words behind them.
+fn read_parts(words: &[String]) -> Result<(Vec<Vec<GivenOption>>, PositionalWords), Failure> {
+    let mut parts = Vec::new();
+    let mut words = words.to_vec();
+    loop {
+        let (given, mut rest) = read(&words, &Origin::CommandLine)?;
+        parts.push(given);
+        if rest.after_dashes || rest.words.first().is_none_or(|word| word != SEPARATOR) {
+            return Ok((parts, rest));
+        }
+        words = rest.words.split_off(1);
+    }
+}
+
 /// What is to be run. Takes `--wrap` out of the options.
-fn work(given: &mut Vec<GivenOption>, rest: PositionalWords) -> Result<Work, Failure> {
-    let wraps: Vec<GivenOption> = given
-        .extract_if(.., |given| given.option.name == "wrap")
+fn work(parts: &mut [Vec<GivenOption>], rest: PositionalWords) -> Result<Work, Failure> {
+    let wraps: Vec<GivenOption> = parts
+        .iter_mut()
+        .flat_map(|given| given.extract_if(.., |given| given.option.name == "wrap"))
         .collect();
     let arguments: usize = rest.words.iter().map(|word| word.len() + 1).sum();
     if arguments > MAX_ARGUMENT_BYTES {
@@ -255,7 +298,7 @@ fn work(given: &mut Vec<GivenOption>, rest: PositionalWords) -> Result<Work, Fai
         )));
     }
     if !rest.after_dashes && rest.words.iter().any(|word| word == SEPARATOR) {
-        return Err(Failure::usage(UNLIKE_PARTS));
+        return Err(Failure::usage(LATE_SEPARATOR));
     }
     let mut words = rest.words.into_iter();
     match (wraps.last(), rest.after_dashes, words.next()) {
@@ -278,11 +321,12 @@ fn work(given: &mut Vec<GivenOption>, rest: PositionalWords) -> Result<Work, Fai
     }
 }
 
-/// Options in a script's head.
-fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<GivenOption>, Failure> {
+/// Options in a script's head: those of each component.
+fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Vec<GivenOption>>, Failure> {
+    let mut parts = vec![Vec::new()];
     // A command has no lines, and those of --wrap are the command's.
     if work.script.is_empty() || work.shown == "--wrap" {
-        return Ok(Vec::new());
+        return Ok(parts);
     }
     let script = work.script.as_bytes();
     let lines = read_directives(script)
@@ -290,18 +334,16 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<GivenOption>, Fa
     for line_no in misplaced_directives(script) {
         notes.say(&format!("{}: line {line_no} looks like an option and is none: options begin a line, before the first command", work.shown));
     }
-    let mut given = Vec::new();
     for line in lines {
         let origin = Origin::Script {
             script: work.shown.clone(),
             line_no: line.line_no,
         };
         let (options, rest) = read(&line.words, &origin)?;
-        if let Some(word @ ("hetjob" | "packjob")) = rest.words.first().map(String::as_str) {
-            let text = format!(
-                "{word}: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs"
-            );
-            return Err(origin.fail(text));
+        if options.is_empty() && matches!(&rest.words[..], [word] if PART_WORDS.contains(&&**word))
+        {
+            parts.push(Vec::new());
+            continue;
         }
         if let Some(word) = rest.words.first() {
             return Err(origin.fail(format_args!("{}: {word:?} is no option", line.kind.word())));
@@ -313,9 +355,12 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<GivenOption>, Fa
         {
             return Err(option.fail("it is for the command line, not for a script"));
         }
-        given.extend(options);
+        parts
+            .last_mut()
+            .into_iter()
+            .for_each(|given| given.extend(options.clone()));
     }
-    Ok(given)
+    Ok(parts)
 }
 
 /// As they were asked for, where tasks are fewer than nodes.

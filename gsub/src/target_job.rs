@@ -4,7 +4,24 @@ use crate::environment::{self, describes_job};
 use crate::step::{gpus_per_task_of_job, own_job};
 use crate::step_turn::TasksOfJob;
 use gcli::Failure;
+use gmodel::JobId;
 use std::collections::BTreeMap;
+
+/// A component of the job around, by its number.
+pub(crate) fn component(number: u32) -> Result<JobId, Failure> {
+    let variable = |name: &str| environment::own(&format!("SLURM_{name}"));
+    let id = variable(&format!("JOB_ID_HET_GROUP_{number}")).and_then(|id| id.parse().ok());
+    id.ok_or_else(|| {
+        Failure::usage(match variable("HET_SIZE") {
+            Some(size) => format!(
+                "--het-group {number}: this job has {size} components, numbered from 0"
+            ),
+            None => format!(
+                "--het-group {number}: grun does not run in a job of unlike parts. Ask for one by gsub A-OPTIONS : B-OPTIONS SCRIPT"
+            ),
+        })
+    })
+}
 
 /// The job that the step is of.
 pub(crate) struct TargetJob {
@@ -16,7 +33,7 @@ pub(crate) struct TargetJob {
 }
 
 impl TargetJob {
-    pub fn of(given: Option<gmodel::JobId>) -> Result<Self, Failure> {
+    pub fn of(given: Option<JobId>) -> Result<Self, Failure> {
         let id = given.map_or_else(own_job, |job| Ok(job.to_string()))?;
         Ok(Self {
             is_around: own_job().is_ok_and(|around| around == id),

@@ -112,6 +112,9 @@ pub struct SubmitRequest {
     /// Made by the client; the same key from the same user never makes a second job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_key: Option<String>,
+    /// The other components of a job of unlike parts. Their script is that of `spec`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<JobSpec>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

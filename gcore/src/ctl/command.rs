@@ -263,6 +263,8 @@ pub enum AllocationEnd {
 pub enum Target {
     /// `17`: a job; when it is the id of an array, all of it.
     Job(JobId),
+    /// `17+1`: a component of a job of unlike parts.
+    Part { leader: JobId, offset: u32 },
     /// `98_5`: one task, by array id and index.
     Task { array: JobId, index: u32 },
     /// `98_[1-3]`: several tasks; refused or done together by kind.

@@ -250,7 +250,8 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<NodeConfinement, 
         }
     }
     Ok(NodeConfinement {
-        jobs: live.iter().map(|job| job.id).collect(),
+        // The script of a job of unlike parts starts steps in its other components, which are on other nodes.
+        jobs: live.iter().flat_map(|job| job.whole()).collect(),
         submits_to,
     })
 }

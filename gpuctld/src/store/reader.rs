@@ -104,6 +104,19 @@ impl Reader {
             .await
     }
 
+    /// A component of a job of unlike parts.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn part(&self, leader: JobId, offset: u32) -> Result<Option<StoredJob>, ReadError> {
+        let id = JobId(leader.0.saturating_add(u64::from(offset)));
+        let is_it = |stored: &StoredJob| match stored {
+            StoredJob::Job(job) => job.spec.part.is_some_and(|part| part.leader == leader),
+            StoredJob::Array(_) => false,
+        };
+        Ok(self.job(id).await?.filter(is_it))
+    }
+
     /// Several jobs, as [`Self::job`] finds them; none for an id that was never given.
     ///
     /// # Errors

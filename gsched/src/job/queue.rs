@@ -239,7 +239,10 @@ impl Queue {
             .partition(&job.spec.partition)
             .ok_or_else(|| reason::no_partition(job))?;
         let snapshot = known.snapshot;
-        if let Some(reason) = standing(job, &snapshot.config.partitions[partition], snapshot) {
+        // All components of a gang hear why it waits: in its turn.
+        let is_gang = !job.particulars.others.is_empty();
+        let standing = standing(job, &snapshot.config.partitions[partition], snapshot);
+        if let Some(reason) = standing.filter(|_| !is_gang) {
             return Err(reason);
         }
         let job_class =
@@ -247,8 +250,8 @@ impl Queue {
                 .job_classes
                 .of(job, partition, snapshot, known.cluster, known.windows);
         match &known.job_classes.list[job_class as usize].never {
-            Some(never) => Err(never.clone()),
-            None => Ok((partition, job_class)),
+            Some(never) if !is_gang => Err(never.clone()),
+            _ => Ok((partition, job_class)),
         }
     }
 

@@ -11,6 +11,8 @@ use crate::decide::full_pass::pass_to_look;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
+use crate::gang::consider::{MemberWait, start_members};
+use crate::gang::members::{members, try_gang};
 use crate::job::job_class::{JobClass, JobClassId};
 use crate::job::reason;
 use crate::ledger::Shortage;
@@ -196,6 +198,9 @@ fn explain_entry(
     ahead: u32,
 ) -> EntryAnswer {
     reserve_wanted(pass);
+    if !job.particulars.others.is_empty() {
+        return explain_gang(pass, job, ahead);
+    }
     let mut blockers = blockers_of(pass, job, partition);
     let mut alternatives = match partition {
         Some(partition) if !blockers.is_empty() => by_alternative(pass, job, partition),
@@ -242,6 +247,55 @@ fn explain_entry(
         changes,
     };
     EntryAnswer { why, help }
+}
+
+/// The blockers of a gang: of its first component that does not start beside those before it.
+fn explain_gang(pass: &mut Pass, leader: &PendingJob, ahead: u32) -> EntryAnswer {
+    let mut blockers = match members(pass, leader) {
+        Err(reason) => vec![Blocker::of(reason)],
+        Ok(members) => {
+            let tried: Result<(), Vec<Blocker>> = try_gang(pass, &members, |pass| {
+                let wait = start_members(pass, &members).err().ok_or(Vec::new())?;
+                let MemberWait { at, cause } = wait;
+                let member = members[at];
+                let partition = pass.job_class(member.job_class).partition;
+                let mut blockers = blockers_of(pass, member.job, Some(partition));
+                if blockers.is_empty() {
+                    blockers = cause_blocker(pass, member.job_class, cause);
+                }
+                for blocker in &mut blockers {
+                    blocker.text = format!("component {at}: {}", blocker.text);
+                }
+                Err(blockers)
+            });
+            tried.err().unwrap_or_default()
+        }
+    };
+    note_late(&mut blockers, leader);
+    let why = Explanation {
+        job: leader.id,
+        partition: None,
+        elsewhere: Vec::new(),
+        alternative: None,
+        alternatives: Vec::new(),
+        starts_now: blockers.is_empty(),
+        ahead,
+        borrows: None,
+        blockers,
+        forecast: None,
+        changes: Vec::new(),
+    };
+    EntryAnswer { why, help: None }
+}
+
+/// What a pass says where no single blocker can be named.
+fn cause_blocker(pass: &Pass, job_class: JobClassId, cause: WaitCause) -> Vec<Blocker> {
+    let reason = match cause {
+        WaitCause::Limit(no) => no.reason,
+        WaitCause::Short(reason) => reason,
+        WaitCause::Nodes | WaitCause::Borrows => pass.job_class(job_class).behind.clone(),
+    };
+    vec![Blocker::of(reason)]
 }
 
 /// Says of each blocker whether it lasts beyond the deadline of the job.

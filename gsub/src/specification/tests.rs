@@ -66,6 +66,7 @@ fn every_done_option_changes_the_submission() {
     let show = |submission: &Submission| {
         let Submission {
             spec,
+            others: _,
             export,
             wait,
             dry_run,

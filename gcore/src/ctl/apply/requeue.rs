@@ -56,6 +56,16 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
         respecify(state, id, |spec| spec.unsettle());
     }
     index_begin(state, id, submitted, at, &spec);
+    // A component may have failed to launch somewhere when another ended the job.
+    let tries: Vec<Timestamp> = state
+        .job(id)
+        .into_iter()
+        .flat_map(|job| job.tries())
+        .collect();
+    state
+        .index
+        .not_yet
+        .extend(tries.into_iter().map(|at| (at, id)));
     index_deadline(state, id, &spec, limit_secs);
     if let Some(task) = task {
         let array = array_mut(state, task.array);

@@ -43,8 +43,8 @@ pub(crate) fn conform(leader: JobId, specs: &mut [JobSpec]) -> Result<(), Refusa
         spec.deadline = first.deadline;
         spec.checkpoint = first.checkpoint.clone();
         spec.borrow = first.borrow;
-        spec.allocation = first.allocation;
-        spec.unattended = first.unattended;
+        spec.allocation = false;
+        spec.unattended = false;
         spec.dependency = None;
         spec.kill_on_invalid_dep = None;
     }

@@ -319,6 +319,7 @@ fn position_of(
             .map(|(array, position)| (array, RangeSet::from_iter([position]))),
         Target::Task { array: id, index } => array(*id)
             .and_then(|array| Some((array, RangeSet::from_iter([array.tasks.position(*index)?])))),
+        Target::Part { .. } => None,
         Target::Tasks { array: id, indices } => {
             array(*id).map(|array| (array, array.tasks.positions_of(indices)))
         }

@@ -144,6 +144,7 @@ pub fn complete_parts(
             parts::check_beside(at, first, &spec)?;
             limit_secs = *first_limit_secs;
             spec.time_limit_secs = first.time_limit_secs;
+            spec.requeue = first.requeue;
         }
         notes.extend(
             own.into_iter()

@@ -59,6 +59,7 @@ pub(crate) fn few_are_split(
         first = first.or(match target {
             Target::Task { array, .. } | Target::Tasks { array, .. } => Some(array),
             Target::Job(id) => state.array_of(id).map(|(array, _)| array.id),
+            Target::Part { .. } => None,
         });
     }
     match first.filter(|_| count > MAX_SPLIT) {
@@ -123,6 +124,13 @@ fn locate(state: &State, target: &Target) -> Result<TargetRecord, Refusal> {
         Target::Job(id) => {
             let (array, position) = state.array_of(id).ok_or_else(unknown)?;
             untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
+        }
+        Target::Part { leader, offset } => {
+            let id = JobId(leader.0.saturating_add(u64::from(offset)));
+            let part = state.job(id).and_then(|job| job.spec.part);
+            part.filter(|part| part.leader == leader)
+                .map(|_| TargetRecord::Job(id))
+                .ok_or_else(unknown)
         }
         Target::Tasks {
             array: id,
@@ -278,6 +286,7 @@ pub(crate) fn each(
 pub(crate) fn shown(target: &Target) -> String {
     match target {
         Target::Job(id) => id.to_string(),
+        Target::Part { leader, offset } => format!("{leader}+{offset}"),
         Target::Task { array, index } => format!("{array}_{index}"),
         Target::Tasks { array, indices } => format!("{array}_[{indices}]"),
     }

@@ -12,7 +12,7 @@ use crate::ctl::plan::snapshot::{
 use crate::ctl::state::{EntryId, Job, Node, Run, State};
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, Role};
-use gmodel::{JobId, JobPart, JobState, NodeId, RunId, Timestamp};
+use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
 use gsched::snapshot::CutRecord;
 use gsched::{Changes, PendingJob, SchedNode, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -383,8 +383,8 @@ fn is_fickle(job: &Job) -> bool {
         .node_failures
         .iter()
         .any(|failure| failure.launches > 0);
-    let leads = job.spec.part.is_some_and(JobPart::is_leader);
-    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some() || barred || leads)
+    job.state == JobState::Pending
+        && (job.waits.is_some() || job.task.is_some() || barred || job.spec.part.is_some())
 }
 
 fn is_preparing(run: &Run) -> bool {

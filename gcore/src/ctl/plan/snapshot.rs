@@ -5,7 +5,7 @@ use crate::ctl::state::{Array, FreeResources, Job, Node, NodeFailure, Run, State
 use crate::ctl::{gpu, node};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
-use gmodel::{JobId, JobState, NodeId, Timestamp};
+use gmodel::{JobId, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::snapshot::{BarredNode, Suspension};
 use gsched::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
@@ -98,7 +98,8 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
     }
 }
 
-/// The entry of a job. The components of a job of unlike parts stand in one entry, the leader's, once all of them are pending.
+/// The entry of a job. The components of a job of unlike parts stand in one entry, the leader's, while all of them are
+/// pending.
 pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> Option<PendingJob> {
     let mut entry = entry_of(state, job, now);
     if let Some(part) = job.spec.part {
@@ -106,10 +107,14 @@ pub(crate) fn pending_job(state: &State, job: &Job, now: Timestamp) -> Option<Pe
             let other = state.job(id)?;
             (other.state == JobState::Pending).then(|| entry_of(state, other, now))
         };
-        if !part.is_leader() {
-            return None;
+        match part.others().map(other).collect::<Option<Vec<_>>>() {
+            Some(others) if part.is_leader() => entry.particulars.others = others,
+            Some(_) => return None,
+            None => {
+                let text = "another component of the job is still being cleaned up";
+                entry.particulars.dependency = Some(Reason::new(ReasonCode::BeginTime, text));
+            }
         }
-        entry.particulars.others = part.others().map(other).collect::<Option<Vec<_>>>()?;
     }
     Some(entry)
 }

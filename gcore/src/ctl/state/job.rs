@@ -64,13 +64,21 @@ impl Job {
         (self.reason, self.nomination) = (reason, None);
     }
 
-    /// As written: `17`, or `98_5` for an array task.
+    /// As written: `17`, `98_5` for an array task, `17+1` for a component.
     pub fn shown_id(&self) -> String {
-        match self.task {
-            Some(task) => format!("{}_{}", task.array, task.index),
-            None => self.id.to_string(),
+        match (self.task, self.spec.part) {
+            (Some(task), _) => format!("{}_{}", task.array, task.index),
+            (None, Some(part)) => part.shown(),
+            (None, None) => self.id.to_string(),
         }
     }
+    /// All components of a job of unlike parts; of any other job itself.
+    pub fn whole(&self) -> Vec<JobId> {
+        self.spec
+            .part
+            .map_or(vec![self.id], |part| part.jobs().collect())
+    }
+
     /// How often it was started again.
     pub fn restarts(&self) -> u32 {
         self.attempts

@@ -75,6 +75,12 @@ enum Step {
         options: u32,
         on: Option<String>,
     },
+    Gang {
+        user: usize,
+        gpus: u32,
+        others: Vec<u32>,
+        options: usize,
+    },
     Cancel {
         user: usize,
         job: u64,
@@ -184,6 +190,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>(), prop::option::weighted(0.4, dependency()))
             .prop_map(|(user, gpus, nodes, array, options, on)| Step::Submit { user, gpus, nodes, array, options, on }),
+        3 => (user.clone(), 0u32..4, prop::collection::vec(0u32..4, 1..3), 0usize..12)
+            .prop_map(|(user, gpus, others, options)| Step::Gang { user, gpus, others, options }),
         2 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Cancel { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Hold { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Release { user, job }),
@@ -355,6 +363,37 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             if world.state.next_job > before {
                 ledger.push((JobId(before), (world.state.next_job - before) as u32));
             }
+            return;
+        }
+        Step::Gang {
+            user,
+            gpus,
+            others,
+            options,
+        } => {
+            let option = [
+                "held",
+                "no_kill",
+                "requeue=no",
+                "qos=low",
+                "qos=high",
+                "account=lab",
+                "account=nlp",
+                "licences=matlab",
+                "dep=afterok:2",
+                "nodes=2",
+                "deadline=400",
+                "begin=50",
+            ][options];
+            let on = |at: usize| if at % 2 == 0 { "main" } else { "odd" };
+            let mut line = format!("gang user={} time=100 gpn={gpus} {option}", USERS[user]);
+            for (at, gpus) in others.into_iter().enumerate() {
+                line.push_str(&format!(" : gpn={gpus} partition={}", on(at + options)));
+            }
+            let before = world.state.next_job;
+            world.line(&line);
+            let new = world.state.next_job - before;
+            ledger.extend((0..new).map(|at| (JobId(before + at), 1)));
             return;
         }
         Step::Cancel { user, job } => command(

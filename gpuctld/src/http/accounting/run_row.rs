@@ -93,7 +93,7 @@ pub(crate) async fn add_steps(
                 .end_time
                 .map(|_| (row.cpu_time_secs, row.peak_memory_bytes)),
             live: None,
-            has_script: !matches!(job, Some(StoredJob::Job(job)) if job.spec.allocation),
+            has_script: !matches!(job, Some(StoredJob::Job(job)) if !job.spec.has_script()),
         };
         row.steps = of.rows(stored, now);
     }

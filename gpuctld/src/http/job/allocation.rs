@@ -15,7 +15,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::state::Run;
 use gcore::ctl::{AllocationEnd, Command, Job, State, Target};
-use gmodel::job_environment::job_words;
+use gmodel::job_environment::{job_words, part_words};
 use gmodel::partition_list::names;
 use gmodel::{JobId, JobState, RefusalKind};
 use gwire::api::{
@@ -157,6 +157,8 @@ fn environment(state: &State, job: &Job, run: &Run) -> Vec<String> {
     }
     words
         .into_iter()
+        .map(|(word, value)| (word.to_owned(), value))
+        .chain(part_words(&order))
         .flat_map(|(word, value)| {
             [
                 format!("SLURM_{word}={value}"),

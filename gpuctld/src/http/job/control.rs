@@ -162,6 +162,7 @@ pub(crate) fn own_id(state: &State, target: &Target) -> Option<JobId> {
     match *target {
         Target::Job(id) if state.arrays.contains(id) => None,
         Target::Job(id) => Some(id),
+        Target::Part { leader, offset } => Some(JobId(leader.0.saturating_add(u64::from(offset)))),
         Target::Task { array: id, index } => {
             let Some(array) = state.arrays.get(id) else {
                 return Some(id);

@@ -4,14 +4,14 @@
 
 use crate::http::error::ApiError;
 use crate::http::existence::exists;
-use crate::http::job::name::{JobName, job_names};
+use crate::http::job::name::{JobName, component, job_names};
 use crate::http::job::row::{Row, TaskGroup, View, positions};
 use crate::http::permission::Visibility;
 use crate::http::query::{QueryPairs, job_state, words};
 use gcore::ctl::{Array, State};
 use gmodel::hostlist::Hostlist;
 use gmodel::partition_list::names;
-use gmodel::{JobId, JobState};
+use gmodel::{JobId, JobPart, JobState};
 use gwire::api::JobQuery;
 use std::collections::BTreeSet;
 
@@ -254,6 +254,9 @@ fn rows_of<'a>(state: &'a State, ids: &[JobName], take: &mut impl FnMut(Row<'a>)
     for id in ids {
         match id {
             JobName::Job(id) => rows_of_job(state, *id, &mut once),
+            JobName::Part { leader, offset } => {
+                component(state, *leader, *offset).map(|job| once(Row::Job(job)));
+            }
             JobName::Tasks { array: id, indices } => {
                 let Some(array) = state.arrays.get(*id) else {
                     continue;
@@ -279,6 +282,12 @@ fn rows_of_job<'a>(state: &'a State, id: JobId, take: &mut impl FnMut(Row<'a>)) 
         rows_of_array(array, take);
     } else if let Some(job) = state.jobs.get(id) {
         take(Row::Job(job));
+        // The leader's id means all components.
+        let leads = job.spec.part.filter(|part| part.is_leader());
+        let others = leads.into_iter().flat_map(JobPart::others);
+        others
+            .filter_map(|id| state.jobs.get(id))
+            .for_each(|job| take(Row::Job(job)));
     } else if let Some((array, position)) = state.array_of(id) {
         rows_of_task(state, array, position, take);
     }

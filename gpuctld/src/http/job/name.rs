@@ -5,8 +5,9 @@
 use crate::http::error::ApiError;
 use crate::http::job::row::{Row, TaskGroup, positions};
 use gcore::ctl::{State, Target};
-use gmodel::JobId;
 use gmodel::array_spec::{ArraySpec, MAX_TASKS};
+use gmodel::job_part::MOST_PARTS;
+use gmodel::{JobId, JobPart};
 
 /// Names in one request.
 const MAX_NAMES: usize = 100_000;
@@ -17,6 +18,8 @@ const MAX_TARGETS: u64 = 1_000_000;
 pub(crate) enum JobName {
     /// A job; all of it when it is an array, as `98_*` has it too.
     Job(JobId),
+    /// A component of a job of unlike parts; the leader's id alone is the whole.
+    Part { leader: JobId, offset: u32 },
     /// Tasks by index.
     Tasks { array: JobId, indices: ArraySpec },
 }
@@ -27,9 +30,15 @@ pub(crate) fn job_name(text: &str) -> Result<JobName, ApiError> {
     let wrong = || {
         let shown: String = text.chars().take(40).collect();
         ApiError::invalid(format!(
-            "{shown:?} names no job. Write 17, 98_5 or 98_[1-3]"
+            "{shown:?} names no job. Write 17, 17+1, 98_5 or 98_[1-3]"
         ))
     };
+    if let Some((leader, offset)) = JobPart::parse(text) {
+        return match (offset as usize) < MOST_PARTS {
+            true => Ok(JobName::Part { leader, offset }),
+            false => Err(wrong()),
+        };
+    }
     let Some((array, tasks)) = text.split_once('_') else {
         return text.parse().map(JobName::Job).map_err(|_| wrong());
     };
@@ -81,6 +90,10 @@ pub(crate) fn targets(names: &[JobName]) -> Result<Vec<Target>, ApiError> {
     }
     let target = |name: &JobName| match name {
         JobName::Job(id) => Target::Job(*id),
+        JobName::Part { leader, offset } => Target::Part {
+            leader: *leader,
+            offset: *offset,
+        },
         JobName::Tasks { array, indices } => match indices.bounds() {
             (index, last) if index == last => Target::Task {
                 array: *array,
@@ -112,9 +125,19 @@ pub(crate) fn each_task(target: &Target) -> Vec<Target> {
 pub(crate) fn target_text(target: &Target) -> String {
     match target {
         Target::Job(id) => id.to_string(),
+        Target::Part { leader, offset } => format!("{leader}+{offset}"),
         Target::Task { array, index } => format!("{array}_{index}"),
         Target::Tasks { array, indices } => format!("{array}_[{indices}]"),
     }
+}
+
+/// A component of a job of unlike parts.
+pub(crate) fn component(state: &State, leader: JobId, offset: u32) -> Option<&gcore::ctl::Job> {
+    let job = state
+        .jobs
+        .get(JobId(leader.0.saturating_add(u64::from(offset))))?;
+    let part = job.spec.part?;
+    (part.leader == leader).then_some(job)
 }
 
 /// The one job or task that a name in a path means, in memory.
@@ -130,6 +153,7 @@ pub(crate) fn one_row<'a>(state: &'a State, name: &JobName) -> Option<Row<'a>> {
             let (array, position) = state.array_of(*id)?;
             row_of_task(state, array, position)
         }
+        JobName::Part { leader, offset } => component(state, *leader, *offset).map(Row::Job),
         JobName::Tasks { array, indices } => {
             let array = state.arrays.get(*array)?;
             row_of_task(state, array, array.tasks.position(indices.bounds().0)?)

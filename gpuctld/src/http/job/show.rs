@@ -139,7 +139,7 @@ pub(crate) async fn in_full(
     }
     let whole_array = match name {
         JobName::Job(id) => state.arrays.contains(*id) || jobs.is_empty(),
-        JobName::Tasks { .. } => jobs.is_empty(),
+        JobName::Part { .. } | JobName::Tasks { .. } => jobs.is_empty(),
     };
     if whole_array {
         let known: std::collections::BTreeSet<String> =
@@ -192,12 +192,13 @@ async fn from_database(
     let reader = site.core.reader();
     let stored = match name {
         JobName::Job(id) => reader.job(*id).await?,
+        JobName::Part { leader, offset } => reader.part(*leader, *offset).await?,
         JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
     };
     let view = View::new(state, now());
     let whole_array = match name {
         JobName::Job(id) => Some(*id),
-        JobName::Tasks { .. } => None,
+        JobName::Part { .. } | JobName::Tasks { .. } => None,
     };
     match stored {
         None => Ok(Vec::new()),
@@ -340,6 +341,7 @@ pub(crate) async fn found(
     let reader = site.core.reader();
     let stored = match name {
         JobName::Job(id) => reader.job(*id).await?,
+        JobName::Part { leader, offset } => reader.part(*leader, *offset).await?,
         JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
     };
     match stored {

@@ -15,6 +15,7 @@ use axum::http::header::CONTENT_TYPE;
 use gcore::ctl::Reply;
 use gmodel::JobSpec;
 use gmodel::container::ContainerSpec;
+use gmodel::job_part::MOST_PARTS;
 use gwire::api::{
     MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitReply, SubmitRequest,
 };
@@ -37,6 +38,10 @@ pub(crate) async fn submit(
     let config = site.app.config();
     caller.may_submit(&request.spec.partition, &config.cluster)?;
     may_ask(&caller, &request.spec)?;
+    for other in &request.others {
+        caller.may_submit(&other.partition, &config.cluster)?;
+        may_ask(&caller, other)?;
+    }
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
@@ -102,6 +107,7 @@ async fn with_hook(
         script,
         environment,
         client_key,
+        others,
     } = request;
     if config.submit_hook.is_none() {
         return Ok((
@@ -110,6 +116,7 @@ async fn with_hook(
                 client_key,
                 script,
                 environment: environment.joined,
+                others,
             },
             Vec::new(),
         ));
@@ -124,6 +131,7 @@ async fn with_hook(
         script,
         environment,
         client_key,
+        others,
     };
     let (request, notes) = site.app.hook.ask(&config, &caller.actor, request).await?;
     let SubmitRequest {
@@ -131,6 +139,7 @@ async fn with_hook(
         script,
         environment,
         client_key,
+        others,
     } = request;
     Ok((
         Submission {
@@ -138,6 +147,7 @@ async fn with_hook(
             client_key,
             script,
             environment: environment.join("\0"),
+            others,
         },
         notes,
     ))
@@ -151,6 +161,7 @@ struct SubmissionBody {
     script: String,
     environment: EnvironmentText,
     client_key: Option<String>,
+    others: Vec<JobSpec>,
 }
 
 /// `NAME=value` each, separated by NUL bytes.
@@ -192,6 +203,7 @@ impl<S: Send + Sync> FromRequest<S> for SubmitBody {
 
 impl SubmissionBody {
     fn check(&self) -> Result<(), ApiError> {
+        check_count(self.others.len())?;
         let bytes = self.environment.joined.len() + 1;
         check_parts(
             &self.spec,
@@ -250,6 +262,18 @@ impl Visitor<'_> for &mut EnvironmentText {
     }
 }
 
+/// # Errors
+/// More components than one job has.
+fn check_count(others: usize) -> Result<(), ApiError> {
+    match others < MOST_PARTS {
+        true => Ok(()),
+        false => Err(ApiError::invalid(format!(
+            "a job of unlike parts has {MOST_PARTS} components at most; this one has {}",
+            others + 1
+        ))),
+    }
+}
+
 /// What can be refused without knowing the cluster.
 ///
 /// # Errors
@@ -260,7 +284,9 @@ pub(crate) fn check(request: &SubmitRequest) -> Result<(), ApiError> {
         script,
         environment,
         client_key,
+        others,
     } = request;
+    check_count(others.len())?;
     let bytes = environment.iter().map(|variable| variable.len() + 1).sum();
     let odd = environment.iter().find(|variable| !is_variable(variable));
     check_parts(

@@ -73,7 +73,7 @@ pub(crate) async fn list(
             ended: row.ended(),
             used: live.map(|used| (cpu_secs(&used.all), used.all.peak_memory_bytes)),
             live,
-            has_script: !spec.allocation,
+            has_script: spec.has_script(),
         };
         all.extend(
             of.rows(stored, now)

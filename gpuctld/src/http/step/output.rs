@@ -36,7 +36,7 @@ pub(crate) async fn open(
     let name = job_name(&id)?;
     let (spec, _) = found(&site, &name, &id).await?;
     must_own(&caller, &spec, &id, "output")?;
-    if spec.allocation {
+    if !spec.has_script() {
         return Err(ApiError::invalid(format!(
             "job {id} is an allocation without a script: its steps write to the clients that start them"
         )));

@@ -4,12 +4,13 @@
 //! number of jobs that ever were does not matter.
 
 use super::cancelled_tasks;
-use super::run_fields::{self, RunFields, RunKey};
+use super::run_fields::{self, RunFields, RunKey, part_sql};
 use super::stored::ReadResult;
 use crate::store::error::ReadFailure;
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
-use gmodel::{JobId, JobState, Timestamp};
+use gmodel::job_part::MOST_PARTS;
+use gmodel::{JobId, JobPart, JobState, Timestamp};
 use gwire::api::{RunQuery, RunRow};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -337,6 +338,12 @@ impl RunFilter {
                     "(j.id BETWEEN ?{id} AND ?{id} + coalesce((SELECT tasks FROM arrays WHERE id = ?{id}), 1) - 1
                       AND (j.id = ?{id} OR j.array_id = ?{id}))"
                 ));
+                // The leader's id means all components of a job of unlike parts.
+                let leader = part_sql("p", "leader");
+                places.push(format!(
+                    "(j.id BETWEEN ?{id} + 1 AND ?{id} + {MOST_PARTS} AND EXISTS \
+                      (SELECT 1 FROM specs p WHERE p.id = j.spec AND {leader} = ?{id}))"
+                ));
                 continue;
             };
             for range in tasks.ranges() {
@@ -369,7 +376,10 @@ pub fn named_jobs(text: &str) -> ReadResult<Vec<(u64, Option<ArraySpec>)>> {
         let (id, tasks) = word
             .split_once('_')
             .map_or((word, None), |(id, tasks)| (id, Some(tasks)));
-        let id: i64 = id.parse().ok().filter(|id| *id >= 0)?;
+        let id: i64 = match JobPart::parse(id) {
+            Some((leader, offset)) => i64::try_from(leader.0.checked_add(offset.into())?).ok()?,
+            None => id.parse().ok().filter(|id| *id >= 0)?,
+        };
         let tasks = tasks.map(|tasks| {
             tasks
                 .strip_prefix('[')

@@ -104,9 +104,12 @@ fn statement(selected: &[FieldSource], each_attempt: bool) -> String {
     if columns.is_empty() {
         columns.push("1".into());
     }
-    let specs = selected
-        .iter()
-        .any(|source| matches!(source, FieldSource::Spec(_) | FieldSource::SpecText(_)));
+    let specs = selected.iter().any(|source| {
+        matches!(
+            source,
+            FieldSource::Spec(_) | FieldSource::SpecText(_) | FieldSource::Part(_)
+        )
+    });
     let runs = each_attempt
         || selected
             .iter()
@@ -127,6 +130,13 @@ fn statement(selected: &[FieldSource], each_attempt: bool) -> String {
     )
 }
 
+/// A number of a request's part; nothing is parsed of the many requests without one.
+pub fn part_sql(specs: &str, key: &str) -> String {
+    format!(
+        "iif(instr({specs}.doc, CAST('\"part\":{{' AS BLOB)) > 0, json_extract(CAST({specs}.doc AS TEXT), '$.part.{key}'), NULL)"
+    )
+}
+
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldSource {
@@ -134,6 +144,8 @@ enum FieldSource {
     Spec(&'static str),
     /// A text of the request that has no column of its own.
     SpecText(&'static str),
+    /// Of a component of a job of unlike parts.
+    Part(&'static str),
     Run(&'static str),
     /// How it went: of the job, or of the attempt where each has a row.
     Course(&'static str),
@@ -147,6 +159,7 @@ impl FieldSource {
             Self::Job(column) => format!("j.{column}"),
             Self::Spec(column) => format!("s.{column}"),
             Self::SpecText(key) => format!("json_extract(CAST(s.doc AS TEXT), '$.{key}')"),
+            Self::Part(key) => part_sql("s", key),
             Self::Run(column) => format!("r.{column}"),
             Self::Course(column) if each_attempt => {
                 format!("iif(r.attempt IS NULL, j.{column}, r.{column})")
@@ -267,7 +280,7 @@ macro_rules! field {
     };
 }
 
-use FieldSource::{Course, Job, Run, Spec};
+use FieldSource::{Course, Job, Part, Run, Spec};
 
 /// Where each key of a row comes from: texts without a column of their own lie in the document of the request.
 static FIELDS: LazyLock<Vec<RunField>> = LazyLock::new(|| {
@@ -299,10 +312,12 @@ pub fn requested(spec: &JobSpec) -> RunRow {
 #[rustfmt::skip] // read as a table
 fn run_fields() -> Vec<RunField> {
     vec![
-        field!("shown_id" "array_id" "array_index", [Job("array_id"), Job("array_index")], |cells, run| {
+        field!("shown_id" "array_id" "array_index", [Job("array_id"), Job("array_index"), Part("leader"), Part("offset")], |cells, run| {
             (run.array_id, run.array_index) = (cells.get(0)?, cells.get(1)?);
-            run.shown_id = match (run.array_id, run.array_index) {
-                (Some(array), Some(index)) => format!("{array}_{index}"),
+            let part: (Option<u64>, Option<u32>) = (cells.get(2)?, cells.get(3)?);
+            run.shown_id = match (run.array_id, run.array_index, part) {
+                (Some(array), Some(index), _) => format!("{array}_{index}"),
+                (_, _, (Some(leader), Some(offset))) => format!("{leader}+{offset}"),
                 _ => run.id.to_string(),
             };
             Ok(())
