@@ -113,6 +113,7 @@ impl Pool {
             script: script("true", script_bytes),
             environment,
             client_key: None,
+            others: Vec::new(),
         }
     }
 

@@ -6,11 +6,13 @@ use gcore::ctl::state::Outcome;
 use gcore::ctl::{Command, Event, Reply, Target};
 use gmodel::gpu_order::GpuAction;
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::{ExitCode, JobId, JobState, NodeId, RunId, Timestamp};
+use gmodel::{ExitCode, JobId, JobPart, JobState, NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub struct Truth {
+    /// Components of jobs of unlike parts.
+    parts: BTreeMap<JobId, JobPart>,
     /// By first id: each acknowledged submission that must be there.
     submitted: BTreeMap<JobId, AcknowledgedSubmission>,
     /// Acknowledged before a backup was brought back that does not know them: allowed to be gone.
@@ -229,6 +231,9 @@ impl Truth {
                 } => self.judge_breaker(*node, uuid, *at)?,
                 // Charged until it was written off.
                 Event::RunForfeited { run, node, .. } => drop(self.stops.remove(&(*run, *node))),
+                Event::JobSubmitted { id, spec, .. } => {
+                    self.parts.extend(spec.part.map(|part| (*id, part)));
+                }
                 Event::RunUnneeded { .. } => self.unneeded += 1,
                 Event::RunSuspended { .. } => self.suspensions += 1,
                 Event::NodeFenced { by, .. } => self.fenced += u64::from(by == "fence_program"),
@@ -320,8 +325,20 @@ impl Truth {
         }
     }
 
+    /// A component of a job of unlike parts ends as the one that ended first.
     fn judge(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {
-        let end = self.ends.get(&run);
+        let Some(part) = self.parts.get(&run.job) else {
+            return self.judge_by(run, run, outcome);
+        };
+        let ends_as = |job| self.judge_by(run, RunId { job, ..run }, outcome);
+        match part.jobs().any(|job| ends_as(job).is_ok()) {
+            true => Ok(()),
+            false => ends_as(run.job),
+        }
+    }
+
+    fn judge_by(&self, run: RunId, by: RunId, outcome: &Outcome) -> Result<(), String> {
+        let end = self.ends.get(&by);
         let cause = end.map(|end| end.cause);
         let exit = end.map_or(ExitCode::default(), |end| end.exit);
         let fits = match outcome.state {

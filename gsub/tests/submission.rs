@@ -194,14 +194,23 @@ fn json_is_one_line_with_the_id_or_with_what_a_dry_run_says() {
 }
 
 #[test]
-fn lines_between_the_parts_of_a_heterogeneous_job_are_refused_with_another_way() {
+fn lines_and_colons_part_the_components_of_a_job() {
     check(
         "#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2",
-        &["job.sh"],
+        &["--dry-run", "job.sh"],
         &[],
         expect![[r#"
-        stderr: gsub: job.sh: line 3: hetjob: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs
+        stderr: gsub: --dry-run tells of one part only. Ask for each part by itself, or submit the job and see gq --why
         exit: Some(1)
+    "#]],
+    );
+    check(
+        "",
+        &["-n1", "job.sh", ":", "-n2"],
+        &[],
+        expect![[r#"
+        stderr: gsub: ":" stands between the options of a job's parts, before the script or command, as in: gsub --gpus 8 : --cpus-per-task 16 train.sh
+        exit: Some(2)
     "#]],
     );
 }

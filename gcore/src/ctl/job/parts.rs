@@ -2,7 +2,8 @@
 
 use crate::ctl::command::Refusal;
 use gmodel::job_part::MOST_PARTS;
-use gmodel::{JobId, JobPart, JobSpec};
+use gmodel::partition_list::names;
+use gmodel::{JobChange, JobId, JobPart, JobSpec};
 
 /// Numbers the components, and gives the others what the first one decides for all.
 pub(crate) fn conform(leader: JobId, specs: &mut [JobSpec]) -> Result<(), Refusal> {
@@ -104,6 +105,36 @@ pub(crate) fn check(at: usize, spec: &JobSpec) -> Result<(), Refusal> {
         return no("--time-min");
     }
     Ok(())
+}
+
+/// Refuses changes of a component that none could have been submitted with.
+pub(crate) fn check_change(old: &JobSpec, change: &JobChange) -> Result<(), Refusal> {
+    let Some(part) = old.part else {
+        return Ok(());
+    };
+    let is_list = |list: &String| names(list).nth(1).is_some();
+    let what = match change {
+        _ if change
+            .reservation
+            .as_ref()
+            .is_some_and(|name| !name.is_empty()) =>
+        {
+            "a reservation"
+        }
+        _ if change.time_min_secs.is_some_and(|secs| secs.is_some()) => "a least time",
+        _ if change.partition.as_ref().is_some_and(is_list) => "a list of partitions",
+        _ if change.dependency.is_some() && !part.is_leader() => {
+            return Err(Refusal::conflict(format!(
+                "the dependency is of the whole job: change that of {}+0.",
+                part.leader
+            )));
+        }
+        _ => return Ok(()),
+    };
+    Err(Refusal::conflict(format!(
+        "job {} is one of unlike parts, which cannot have {what}.",
+        part.shown()
+    )))
 }
 
 /// Refuses components that are not of one account and QOS: limits, guarantees and preemption see one job.

@@ -11,7 +11,7 @@ use crate::ctl::job::hold::{Holder, hold};
 use crate::ctl::job::partition::{check_size, may_use, partition_or_refusal, takes_submissions};
 use crate::ctl::job::request_bounds::{MAX_TEXT_BYTES, check_counts};
 use crate::ctl::job::targets::{TargetRecord, find, own_tasks, shown, split};
-use crate::ctl::job::{admission, deadline, limits, request_size};
+use crate::ctl::job::{admission, deadline, limits, parts, request_size};
 use crate::ctl::state::{EntryId, OpenDependency, State, TaskOf};
 use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
@@ -161,6 +161,7 @@ fn check_state(old: &PreviousRequest, target: &Target, change: &JobChange) -> Re
             shown(target)
         )));
     }
+    parts::check_change(old.spec, change)?;
     // Requeue may still be allowed.
     let of_requeue = JobChange {
         requeue: change.requeue,

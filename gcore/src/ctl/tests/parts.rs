@@ -36,11 +36,11 @@ fn the_components_go_when_all_are_ready_and_end_with_the_script() {
             n1 is told: 1-1 Prepare
             n1 is told: 1-1 Run
             n2 is told: 2-1 Run
-            1 alice RUNNING 1-1 on n1[0,1,2,3]
-            2 alice RUNNING 2-1 on n2[0,1]
+            1+0 alice RUNNING 1-1 on n1[0,1,2,3]
+            1+1 alice RUNNING 2-1 on n2[0,1]
             n2 is told: 2-1 stop (Member)
-            1 alice FAILED 3:0
-            2 alice FAILED 3:0
+            1+0 alice FAILED 3:0
+            1+1 alice FAILED 3:0
             n1 IDLE 4 GPUs 64 CPUs free
             n2 IDLE 4 GPUs 64 CPUs free
         "#]],
@@ -65,11 +65,11 @@ fn none_starts_while_one_has_no_room() {
             job 1
             job 2
             1 bob RUNNING 1-1 on n2[0,1,2,3]
-            2 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
-            3 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
+            2+0 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
+            2+1 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
             1 bob COMPLETED 0:0
-            2 alice RUNNING 2-1 on n1[0,1,2,3]
-            3 alice RUNNING 3-1 on n2[0,1]
+            2+0 alice RUNNING 2-1 on n1[0,1,2,3]
+            2+1 alice RUNNING 3-1 on n2[0,1]
         "#]],
     );
 }
@@ -92,13 +92,13 @@ fn a_lost_node_of_one_takes_all_back_to_the_queue() {
          show",
         expect![[r#"
             job 1
-            1 alice RUNNING 1-1 on n1[0,1,2,3]
-            2 alice RUNNING 2-1 on n2[0,1]
+            1+0 alice RUNNING 1-1 on n1[0,1,2,3]
+            1+1 alice RUNNING 2-1 on n2[0,1]
             n1 is told: 1-1 stop (Member)
-            1 alice PENDING None: 
-            2 alice PENDING None: 
-            1 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
-            2 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
+            1+0 alice PENDING None: 
+            1+1 alice PENDING None: 
+            1+0 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
+            1+1 alice PENDING ReqNodeNotAvail: component 1: nodes it needs are not available (n2: down)
         "#]],
     );
 }
@@ -130,20 +130,20 @@ fn what_is_said_to_one_component_is_said_to_all() {
          show",
         expect![[r#"
             job 1
-            1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
-            2 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
-            1 alice RUNNING 1-1 on n1[0,1]
-            2 alice RUNNING 2-1 on n1[2,3]
+            1+0 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            1+1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            1+0 alice RUNNING 1-1 on n1[0,1]
+            1+1 alice RUNNING 2-1 on n1[2,3]
             n1 is told: 1-1 stop (Cancelled), 2-1 stop (Cancelled)
-            1 alice RUNNING 1-1 on n1[0,1]
-            2 alice RUNNING 2-1 on n1[2,3]
-            1 alice CANCELLED 0:0 (alice)
-            2 alice CANCELLED 0:0 (alice)
+            1+0 alice RUNNING 1-1 on n1[0,1]
+            1+1 alice RUNNING 2-1 on n1[2,3]
+            1+0 alice CANCELLED 0:0 (alice)
+            1+1 alice CANCELLED 0:0 (alice)
             job 3
-            1 alice CANCELLED 0:0 (alice)
-            2 alice CANCELLED 0:0 (alice)
-            3 alice CANCELLED 0:0 (alice)
-            4 alice CANCELLED 0:0 (alice)
+            1+0 alice CANCELLED 0:0 (alice)
+            1+1 alice CANCELLED 0:0 (alice)
+            3+0 alice CANCELLED 0:0 (alice)
+            3+1 alice CANCELLED 0:0 (alice)
         "#]],
     );
 }
@@ -206,17 +206,17 @@ fn a_requeue_of_one_requeues_all_and_a_victim_brings_its_siblings() {
             job 2
             n1 is told: 2-1 stop (Requeued), 3-1 stop (Requeued)
             1 bob RUNNING 1-1 on n9[0]
-            2 alice PENDING None: 
-            3 alice PENDING None: 
+            2+0 alice PENDING None: 
+            2+1 alice PENDING None: 
             job 4
             n1 is told: 2-2 stop (Preempted, gone in 30 s), 3-2 stop (Preempted, gone in 30 s)
             1 bob RUNNING 1-1 on n9[0]
-            2 alice PENDING None: 
-            3 alice PENDING None: 
+            2+0 alice PENDING None: 
+            2+1 alice PENDING None: 
             4 bob PENDING Preempting: a run is ended to make room for it
             1 bob RUNNING 1-1 on n9[0]
-            2 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
-            3 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
+            2+0 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
+            2+1 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
             4 bob RUNNING 4-1 on n1[0]
         "#]],
     );
@@ -256,18 +256,18 @@ fn victims_are_chosen_for_the_whole_gang() {
             1 bob RUNNING 1-1 on n9[0]
             2 bob RUNNING 2-1 on n1[0,1,2,3]
             3 bob RUNNING 3-1 on n2[0,1,2,3]
-            4 alice PENDING Preempting: 2 runs are ended to make room for it
-            5 alice PENDING Preempting: 2 runs are ended to make room for it
+            4+0 alice PENDING Preempting: 2 runs are ended to make room for it
+            4+1 alice PENDING Preempting: 2 runs are ended to make room for it
             1 bob RUNNING 1-1 on n9[0]
             2 bob PENDING Priority: needs 4 GPUs and 1 CPU on one node; jobs of higher priority wait for such resources too
             3 bob RUNNING 3-1 on n2[0,1,2,3]
-            4 alice PENDING Preempting: 2 runs are ended to make room for it
-            5 alice PENDING Preempting: 2 runs are ended to make room for it
+            4+0 alice PENDING Preempting: 2 runs are ended to make room for it
+            4+1 alice PENDING Preempting: 2 runs are ended to make room for it
             1 bob RUNNING 1-1 on n9[0]
             2 bob PENDING Resources: needs 4 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             3 bob PENDING Priority: needs 4 GPUs and 1 CPU on one node; jobs of higher priority wait for such resources too
-            4 alice RUNNING 4-1 on n1[0,1,2,3]
-            5 alice RUNNING 5-1 on n2[0,1]
+            4+0 alice RUNNING 4-1 on n1[0,1,2,3]
+            4+1 alice RUNNING 5-1 on n2[0,1]
         "#]],
     );
 }

@@ -160,7 +160,8 @@ fn say_without_start(why: &mut Explanation, picture: &Snapshot, now: Timestamp) 
 /// By what a row waits in the queue: a task without a record of its own with its array.
 fn entry_of(row: &Row) -> EntryKey {
     match row {
-        Row::Job(job) => (job.id, false),
+        // The components of a job of unlike parts wait as one entry, the leader's.
+        Row::Job(job) => (job.spec.part.map_or(job.id, |part| part.leader), false),
         Row::Tasks { array, .. } | Row::Task { array, .. } => (array.id, true),
     }
 }

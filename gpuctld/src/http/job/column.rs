@@ -287,7 +287,8 @@ pub(crate) fn write_row(
 /// Nearly all rows are jobs of their own or tasks: these are written without a text in between.
 fn put_shown_id(row: &Row, out: &mut JsonWriter) -> bool {
     let alone = row.array_id().is_none();
-    if !alone && row.array_index().is_none() {
+    let is_part = row.spec().part.is_some();
+    if is_part || (!alone && row.array_index().is_none()) {
         return out.text(&row.shown_id());
     }
     out.bytes.push(b'"');

@@ -36,6 +36,11 @@ pub(crate) async fn dry_run(
     let Json(request) = body?;
     caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
     check(&request)?;
+    if !request.others.is_empty() {
+        return Err(ApiError::invalid(
+            "a dry run tells of one component only. Ask for each by itself",
+        ));
+    }
     may_ask(&caller, &request.spec)?;
     let (request, mut notes) = site
         .app

@@ -201,8 +201,11 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `17`, `98_5`, `98_[7-9,12%2]`.
+    /// `17`, `17+1`, `98_5`, `98_[7-9,12%2]`.
     pub(crate) fn shown_id(&self) -> String {
+        if let Some(part) = self.spec().part {
+            return part.shown();
+        }
         let array = self.array_id().unwrap_or_default();
         match (self.array_index(), self.array_tasks()) {
             (Some(index), _) => format!("{array}_{index}"),
