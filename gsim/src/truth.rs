@@ -330,6 +330,17 @@ impl Truth {
         let Some(part) = self.parts.get(&run.job) else {
             return self.judge_by(run, run, outcome);
         };
+        if self.is_allocation(part.leader) {
+            // Its client's word is the end of all.
+            return self.judge_by(
+                RunId {
+                    job: part.leader,
+                    ..run
+                },
+                run,
+                outcome,
+            );
+        }
         let ends_as = |job| self.judge_by(run, RunId { job, ..run }, outcome);
         match part.jobs().any(|job| ends_as(job).is_ok()) {
             true => Ok(()),

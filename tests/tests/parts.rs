@@ -1,7 +1,7 @@
 //! Jobs of unlike parts: one submission, one start on nodes of several kinds, one end.
 
 use gmodel::JobState::{Cancelled, Completed, Failed, Pending, Running};
-use gpupool_tests::pool::Pool;
+use gpupool_tests::pool::{Pool, programs};
 
 #[test]
 fn the_script_of_the_first_component_starts_steps_in_the_others_and_ends_all() {
@@ -18,11 +18,12 @@ fn the_script_of_the_first_component_starts_steps_in_the_others_and_ends_all() {
 echo $SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1
 echo here $SLURM_JOB_NODELIST $SLURM_JOB_NODELIST_HET_GROUP_0
 echo there $SLURM_JOB_NODELIST_HET_GROUP_1
-grun --het-group 1 sh -c 'echo step in $SLURM_JOB_ID on $SLURMD_NODENAME with $SLURM_GPUS_ON_NODE'
-grun --het-group 2 true
+{grun} --het-group 1 sh -c 'echo step in $SLURM_JOB_ID on $SLURMD_NODENAME with $SLURM_GPUS_ON_NODE'
+{grun} --het-group 2 true
 exit 3
 ",
-        out.display()
+        out.display(),
+        grun = programs().join("grun").display()
     );
     std::fs::write(&script, text).unwrap();
     let id = pool.gsub(&[script.to_str().unwrap()]);
