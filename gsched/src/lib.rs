@@ -28,6 +28,7 @@ pub use changes::Changes;
 pub use drivers::plan;
 pub use engine::Engine;
 pub use forecast::job_starts::{Forecast, forecast};
+pub use gang::idle::crowded_out;
 pub use job::reason::held_by;
 pub use ledger::holder::Holder;
 pub use pass::HandOver;

@@ -63,15 +63,20 @@ pub fn handle(
             Ok(Reply::Done)
         }
     };
-    parts::follow(&mut tx, before);
-    let settled_from = tx.events.len();
-    dependency::settle::settle(&mut tx, before);
-    parts::follow(&mut tx, settled_from);
+    follow_up(&mut tx, before);
     assert!(
         reply.is_ok() || events.len() == before,
         "a refused input left events behind"
     );
     reply
+}
+
+/// What follows from the events of an input for other components and for dependants.
+fn follow_up(tx: &mut Tx, from: usize) {
+    parts::follow(tx, from);
+    let settled_from = tx.events.len();
+    dependency::settle::settle(tx, from);
+    parts::follow(tx, settled_from);
 }
 
 fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply, Refusal> {

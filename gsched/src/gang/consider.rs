@@ -17,40 +17,61 @@ use gmodel::{Reason, Timestamp};
 use std::collections::BTreeSet;
 
 /// A component that does not start beside those before it, and why.
-pub(crate) struct MemberWait {
-    pub at: usize,
+pub(crate) struct MemberWait<'j> {
+    pub member: GangMember<'j>,
     pub cause: WaitCause,
 }
 
 /// Starts a gang, or tells why it waits: the leader's reason, given to its siblings as well.
 pub(crate) fn consider_gang(pass: &mut Pass, leader: &PendingJob) -> Option<Reason> {
     let reason = match members(pass, leader) {
-        Ok(members) => start_or_wait(pass, &members)?,
+        Ok(members) => start_or_wait(pass, leader, &members)?,
         Err(reason) => reason,
     };
     tell_siblings(pass, leader, &reason);
     Some(reason)
 }
 
-fn start_or_wait(pass: &mut Pass, members: &[GangMember]) -> Option<Reason> {
+fn start_or_wait(pass: &mut Pass, leader: &PendingJob, members: &[GangMember]) -> Option<Reason> {
     // What is planned for jobs before it stands before the trial begins.
     reserve_wanted(pass);
-    let wait = try_gang(pass, members, |pass| start_members(pass, members)).err()?;
-    Some(keep_waiting(pass, members, wait))
+    let is_first = !pass.memory.silent
+        && partitions_of(pass, members)
+            .iter()
+            .all(|partition| !pass.backfill.waiting[*partition]);
+    let mut free = None;
+    let tried = try_gang(pass, members, |pass| {
+        start_members(pass, members).inspect_err(|wait| {
+            // Beside the components before it.
+            let of = pass.job_class(wait.member.job_class);
+            free = is_first.then(|| what_is_free(of, pass.snapshot, &pass.world.cluster));
+        })
+    });
+    Some(keep_waiting(pass, leader, members, tried.err()?, free))
 }
 
 /// Starts the components in their order, up to the first that cannot start.
-pub(crate) fn start_members(pass: &mut Pass, members: &[GangMember]) -> Result<(), MemberWait> {
-    for (at, member) in members.iter().enumerate() {
+pub(crate) fn start_members<'j>(
+    pass: &mut Pass,
+    members: &[GangMember<'j>],
+) -> Result<(), MemberWait<'j>> {
+    for member in members.iter().copied() {
         start_alone(pass, member.job, member.job_class)
-            .map_err(|cause| MemberWait { at, cause })?;
+            .map_err(|cause| MemberWait { member, cause })?;
     }
     Ok(())
 }
 
 /// As of a single job: victims, a planned start, a reason. All of its partitions have a job that waits.
-fn keep_waiting(pass: &mut Pass, members: &[GangMember], wait: MemberWait) -> Reason {
-    let MemberWait { at, cause } = wait;
+fn keep_waiting(
+    pass: &mut Pass,
+    leader: &PendingJob,
+    members: &[GangMember],
+    wait: MemberWait,
+    free: Option<String>,
+) -> Reason {
+    let MemberWait { member, cause } = wait;
+    let (at, class) = (member.at, member.job_class);
     let is_short_of_nodes = matches!(cause, WaitCause::Nodes);
     let short = match cause {
         WaitCause::Limit(no) if !matches!(no.kind, LimitKind::Headroom(_)) => {
@@ -60,25 +81,15 @@ fn keep_waiting(pass: &mut Pass, members: &[GangMember], wait: MemberWait) -> Re
         WaitCause::Short(reason) => Some(reason),
         WaitCause::Nodes | WaitCause::Borrows => None,
     };
-    let partitions: BTreeSet<usize> = members
-        .iter()
-        .map(|member| pass.job_class(member.job_class).partition)
-        .collect();
-    let mut is_first = true;
+    let partitions = partitions_of(pass, members);
     for partition in &partitions {
-        is_first &= !std::mem::replace(&mut pass.backfill.waiting[*partition], true);
+        pass.backfill.waiting[*partition] = true;
     }
-    let is_first = is_first && !pass.memory.silent;
-    let class = members[at].job_class;
-    let free = is_first.then(|| {
-        let of = pass.job_class(class);
-        what_is_free(of, pass.snapshot, &pass.world.cluster)
-    });
     let mut preempting = None;
     if is_short_of_nodes {
         pass.room_wanted.push(NodeWait {
             at: pass.turn.at as u32,
-            job: members[0].job.id,
+            job: leader.id,
         });
         preempting = preempt_for_gang(pass, members);
     }
@@ -96,6 +107,13 @@ fn keep_waiting(pass: &mut Pass, members: &[GangMember], wait: MemberWait) -> Re
         (None, None) => pass.job_class(class).behind.clone(),
     };
     numbered(at, reason)
+}
+
+fn partitions_of(pass: &Pass, members: &[GangMember]) -> BTreeSet<usize> {
+    let classes = members.iter().map(|member| member.job_class);
+    classes
+        .map(|job_class| pass.job_class(job_class).partition)
+        .collect()
 }
 
 /// The planned start of the gang, if all of its partitions have one left.

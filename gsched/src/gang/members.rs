@@ -1,9 +1,10 @@
 //! The components of a gang, and a trial of all of them: what is booked stays for all, or for none.
 //!
+//! The component with the fewest nodes to choose from is booked first: another would take them without need.
 //! Gangs are few, so a trial keeps copies of what the cluster's own trial does not cover.
 
 use crate::cluster::timeline::Count;
-use crate::job::job_class::{ClassFindings, JobClassId};
+use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
 use crate::job::reason::{no_partition, standing};
 use crate::ledger::Ledger;
 use crate::ledger::refusal::LimitRefusal;
@@ -12,11 +13,14 @@ use crate::place::admission::not_admitted;
 use crate::preempt::leaving::LeavingRuns;
 use crate::snapshot::PendingJob;
 use gmodel::Reason;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A component with its job class.
 #[derive(Clone, Copy)]
 pub(crate) struct GangMember<'j> {
+    /// Its number, as the submission had it.
+    pub at: usize,
     pub job: &'j PendingJob,
     pub job_class: JobClassId,
 }
@@ -29,32 +33,76 @@ pub(crate) fn numbered(at: usize, reason: Reason) -> Reason {
     }
 }
 
-/// The components, or why the gang waits whatever is free.
+/// The components in the order in which they are booked, or why the gang waits whatever is free.
 pub(crate) fn members<'j>(
     pass: &mut Pass,
     leader: &'j PendingJob,
+) -> Result<Vec<GangMember<'j>>, Reason> {
+    members_by(pass, leader, member)
+}
+
+/// The same on an idle cluster that is open to all.
+pub(crate) fn idle_members<'j>(
+    pass: &mut Pass,
+    leader: &'j PendingJob,
+) -> Result<Vec<GangMember<'j>>, Reason> {
+    members_by(pass, leader, |pass, job, partition| {
+        Ok(pass.job_class_of(job, partition))
+    })
+}
+
+fn members_by<'j>(
+    pass: &mut Pass,
+    leader: &'j PendingJob,
+    class_of: impl Fn(&mut Pass, &'j PendingJob, usize) -> Result<JobClassId, Reason>,
 ) -> Result<Vec<GangMember<'j>>, Reason> {
     let mut members = Vec::new();
     for (at, job) in std::iter::once(leader)
         .chain(&leader.particulars.others)
         .enumerate()
     {
-        members.push(member(pass, job).map_err(|reason| match reason.code {
-            // What a job was told to wait for is the whole's.
-            _ if at == 0 => reason,
-            _ => numbered(at, reason),
-        })?);
+        let job_class = partition_of(pass, job)
+            .and_then(|partition| class_of(pass, job, partition))
+            .map_err(|reason| match at {
+                // What a job was told to wait for is the whole's.
+                0 => reason,
+                _ => numbered(at, reason),
+            })?;
+        members.push(GangMember { at, job, job_class });
     }
+    members.sort_by_cached_key(|member| {
+        let of = pass.job_class(member.job_class);
+        let first = of.alternatives.first().and_then(|one| one.parts.first());
+        let size = first.map(|part| (part.demand.gpus.count(), part.demand.cpus));
+        (nodes_to_choose_from(of), Reverse(size), member.at)
+    });
     Ok(members)
 }
 
-fn member<'j>(pass: &mut Pass, job: &'j PendingJob) -> Result<GangMember<'j>, Reason> {
-    let partitions = &pass.snapshot.config.partitions;
-    let partition = partitions
+fn partition_of(pass: &Pass, job: &PendingJob) -> Result<usize, Reason> {
+    let mut partitions = pass.snapshot.config.partitions.iter();
+    let place = partitions.position(|one| one.name == job.spec.partition);
+    place.ok_or_else(|| no_partition(job))
+}
+
+fn nodes_to_choose_from(of: &JobClass) -> usize {
+    match of.alternatives.first() {
+        Some(first) if of.named.len() >= first.nodes as usize => of.named.len(),
+        _ => of.candidates.all.count_ones(..),
+    }
+}
+
+/// The component that decides for all.
+pub(crate) fn leader_of<'j>(members: &[GangMember<'j>]) -> Option<&'j PendingJob> {
+    members
         .iter()
-        .position(|one| one.name == job.spec.partition)
-        .ok_or_else(|| no_partition(job))?;
-    if let Some(reason) = standing(job, &partitions[partition], pass.snapshot) {
+        .find(|member| member.at == 0)
+        .map(|leader| leader.job)
+}
+
+fn member(pass: &mut Pass, job: &PendingJob, partition: usize) -> Result<JobClassId, Reason> {
+    let of_partition = &pass.snapshot.config.partitions[partition];
+    if let Some(reason) = standing(job, of_partition, pass.snapshot) {
         return Err(reason);
     }
     let job_class = pass.job_class_of(job, partition);
@@ -67,7 +115,7 @@ fn member<'j>(pass: &mut Pass, job: &'j PendingJob) -> Result<GangMember<'j>, Re
     if pass.must_not_pass(partition) {
         return Err(pass.job_class(job_class).behind.clone());
     }
-    Ok(GangMember { job, job_class })
+    Ok(job_class)
 }
 
 /// What a trial of a gang puts back.

@@ -1,7 +1,7 @@
 //! Preemption for a gang: victims with which all of its components start, chosen for the whole.
 
 use crate::gang::consider::start_members;
-use crate::gang::members::{GangMember, try_gang};
+use crate::gang::members::{GangMember, leader_of, try_gang};
 use crate::ledger::Take;
 use crate::pass::Pass;
 use crate::place::nominated_nodes::key;
@@ -18,7 +18,7 @@ type GangPlaces = Vec<(Arc<Vec<NodeId>>, Option<RunClass>)>;
 
 /// Chooses victims for a gang that waits for nodes, where the policy allows it, and nominates their nodes for its components.
 pub(crate) fn preempt_for_gang(pass: &mut Pass, members: &[GangMember]) -> Option<Reason> {
-    let leader = members.first()?.job;
+    let leader = leader_of(members)?;
     if let Some(reason) = keep_nomination(pass, members) {
         return Some(reason);
     }
@@ -53,8 +53,8 @@ pub(crate) fn preempt_for_gang(pass: &mut Pass, members: &[GangMember]) -> Optio
     for victim in &victims {
         expect_back(pass, victim, pass.snapshot.now);
     }
-    for (at, (member, class)) in members.iter().zip(classes).enumerate() {
-        let freed = if at == 0 { &victims[..] } else { &[] };
+    for (member, class) in members.iter().zip(classes) {
+        let freed = if member.at == 0 { &victims[..] } else { &[] };
         nominate_usage(pass, member.job, member.job_class, class, freed);
     }
     let reason = preempting_reason(&victims);
@@ -65,7 +65,7 @@ pub(crate) fn preempt_for_gang(pass: &mut Pass, members: &[GangMember]) -> Optio
 
 /// Keeps the nomination of a gang while its victims end, or while it waits for the end of other jobs' victims.
 fn keep_nomination(pass: &mut Pass, members: &[GangMember]) -> Option<Reason> {
-    let leader = members.first()?.job;
+    let leader = leader_of(members)?;
     let reason = match pass.preemption.leaving.for_job(leader) {
         Some(_) => leader.reason.clone(),
         None => {

@@ -3,6 +3,7 @@
 
 mod backfill;
 mod choices;
+mod gangs;
 mod guarantees;
 mod headroom;
 mod kept;
@@ -112,6 +113,13 @@ fn picture(text: &str) -> Snapshot {
             "job" => {
                 let id = JobId(10 + snapshot.pending.last().map_or(0, |last| last.id.0));
                 snapshot.pending.extend(job(id, &words).in_each_partition());
+            }
+            // Another component of the job before it.
+            "part" => {
+                let first = snapshot.pending.last_mut().expect("a job before it");
+                let others = &mut first.particulars.others;
+                let id = JobId(first.id.0 + 1 + others.len() as u64);
+                others.push(job(id, &words));
             }
             _ => panic!("{line}"),
         }

@@ -1,7 +1,8 @@
 //! For tests: nodes, accounts, QOS, runs and jobs as lines of text.
 //!
 //! `node n1 h100:8 mps cut=3g.40gb+1g.10gb` (one GPU more, cut), `account vision under=lab g=16 limit=32 lend=4 shares=2 cap=100/month`, `qos high preempts=low mode=off`,
-//! `run 1 vision ann 4 on=n1 ago=3600 limit=7200 class=b leaving=9` (for that job, `toborrow`; or `leaving`), `job 9 nlp bob 8 nodes=2 qos=high`. Times are seconds before now.
+//! `run 1 vision ann 4 on=n1 ago=3600 limit=7200 class=b leaving=9` (for that job, `toborrow`; or `leaving`), `job 9 nlp bob 8 nodes=2 qos=high`,
+//! `part 10 nlp bob 4` (another component of it). Times are seconds before now.
 
 use crate::ledger::Take;
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
@@ -63,6 +64,10 @@ pub fn world(text: &str) -> Snapshot {
             }
             "run" => add_run(&mut snapshot, &words, &named),
             "job" => snapshot.pending.push(job(&words, &named)),
+            "part" => {
+                let first = snapshot.pending.last_mut().expect("a job before it");
+                first.particulars.others.push(job(&words, &named));
+            }
             other => panic!("unknown word {other:?}"),
         }
     }

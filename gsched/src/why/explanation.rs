@@ -256,15 +256,14 @@ fn explain_gang(pass: &mut Pass, leader: &PendingJob, ahead: u32) -> EntryAnswer
         Ok(members) => {
             let tried: Result<(), Vec<Blocker>> = try_gang(pass, &members, |pass| {
                 let wait = start_members(pass, &members).err().ok_or(Vec::new())?;
-                let MemberWait { at, cause } = wait;
-                let member = members[at];
+                let MemberWait { member, cause } = wait;
                 let partition = pass.job_class(member.job_class).partition;
                 let mut blockers = blockers_of(pass, member.job, Some(partition));
                 if blockers.is_empty() {
                     blockers = cause_blocker(pass, member.job_class, cause);
                 }
                 for blocker in &mut blockers {
-                    blocker.text = format!("component {at}: {}", blocker.text);
+                    blocker.text = format!("component {}: {}", member.at, blocker.text);
                 }
                 Err(blockers)
             });

@@ -14,6 +14,7 @@ pub(crate) mod partition;
 pub(crate) mod partition_list;
 pub(crate) mod partition_nodes;
 pub(crate) mod parts;
+pub(crate) mod parts_fit;
 pub(crate) mod pending_reason;
 pub(crate) mod request_bounds;
 pub(crate) mod request_size;

@@ -13,7 +13,7 @@ use crate::ctl::job::dependency::settle::cancel_hopeless;
 use crate::ctl::job::feasibility::as_asked;
 use crate::ctl::job::partition::no_default;
 use crate::ctl::job::request_bounds::{check_numbers, check_texts, check_user};
-use crate::ctl::job::{partition_list, parts, request_size};
+use crate::ctl::job::{partition_list, parts, parts_fit, request_size};
 use crate::ctl::state::{ClientKey, EntryId, OpenDependency, State};
 use crate::ctl::tx::Tx;
 use gmodel::partition_list::names;
@@ -152,6 +152,7 @@ pub fn complete_parts(
         );
         done.push((spec, limit_secs));
     }
+    parts_fit::check(state, leader, &done, now)?;
     Ok(done)
 }
 

@@ -112,19 +112,23 @@ fn said_to(event: &Event) -> Option<JobId> {
 }
 
 fn say(tx: &mut Tx, id: JobId, event: &Event) {
+    if let Event::RunStopping { run, stop } = event {
+        if stop.with.is_none() {
+            stop_siblings(tx, *run, &stop.clone());
+        }
+        return;
+    }
     let Some(job) = tx.job(id) else {
         return;
     };
-    let live = job.live_run();
-    let run = live.and_then(|run| tx.run(run));
-    let said = match event {
-        Event::RunStopping { run, stop } => {
-            let run = *run;
-            if stop.with.is_none() {
-                stop_siblings(tx, run, &stop.clone());
-            }
-            return;
-        }
+    let run = job.live_run().and_then(|run| tx.run(run));
+    if let Some(said) = said_of_job(tx, job, run, event).or_else(|| said_of_run(tx, run?, event)) {
+        tx.emit(said);
+    }
+}
+
+fn said_of_job(tx: &Tx, job: &Job, run: Option<&Run>, event: &Event) -> Option<Event> {
+    match event {
         Event::JobCancelled {
             by,
             text,
@@ -132,18 +136,17 @@ fn say(tx: &mut Tx, id: JobId, event: &Event) {
             at,
             ..
         } if job.state == JobState::Pending => Some(Event::JobCancelled {
-            job: id,
+            job: job.id,
             by: by.clone(),
             text: text.clone(),
             reason: *reason,
             at: *at,
         }),
-        Event::JobCancelled { by, .. } => run.and_then(|run| drop_requeue(tx, run, by)),
-        Event::RequeueDropped { stop, .. } => run.and_then(|run| drop_requeue(tx, run, &stop.by)),
+        Event::JobCancelled { by, .. } => drop_requeue(tx, run?, by),
         Event::JobHeld { mark, .. } if !job.state.is_final() => {
             let is_held = job.holds.iter().any(|held| held.owner == mark.owner);
             (!is_held).then(|| Event::JobHeld {
-                job: id,
+                job: job.id,
                 mark: mark.clone(),
             })
         }
@@ -153,7 +156,7 @@ fn say(tx: &mut Tx, id: JobId, event: &Event) {
                 None => true,
             };
             is_held.then(|| Event::JobReleased {
-                job: id,
+                job: job.id,
                 owner: owner.clone(),
                 at: *at,
             })
@@ -161,30 +164,32 @@ fn say(tx: &mut Tx, id: JobId, event: &Event) {
         Event::JobUpdated { change, by, .. } if !job.state.is_final() => {
             let shared = change.of_all_parts();
             (shared != JobChange::default()).then(|| Event::JobUpdated {
-                job: id,
+                job: job.id,
                 change: shared,
                 by: by.clone(),
             })
         }
         Event::JobRequeued { by, at, .. } => requeued(job, run, by, *at),
-        Event::RunSuspended { suspension, .. } => run
-            .filter(|run| run.suspension.is_none() && run.stop.is_none() && run.outcome.is_none())
-            .map(|run| Event::RunSuspended {
+        _ => None,
+    }
+}
+
+fn said_of_run(tx: &Tx, run: &Run, event: &Event) -> Option<Event> {
+    match event {
+        Event::RequeueDropped { stop, .. } => drop_requeue(tx, run, &stop.by),
+        Event::RunSuspended { suspension, .. } => {
+            let goes = run.suspension.is_none() && run.stop.is_none() && run.outcome.is_none();
+            goes.then(|| Event::RunSuspended {
                 run: run.id,
                 suspension: suspension.clone(),
-            }),
-        Event::RunResumed { by, at, .. } => {
-            run.filter(|run| run.suspension.is_some())
-                .map(|run| Event::RunResumed {
-                    run: run.id,
-                    by: by.clone(),
-                    at: *at,
-                })
+            })
         }
+        Event::RunResumed { by, at, .. } => run.suspension.is_some().then(|| Event::RunResumed {
+            run: run.id,
+            by: by.clone(),
+            at: *at,
+        }),
         _ => None,
-    };
-    if let Some(said) = said {
-        tx.emit(said);
     }
 }
 
@@ -246,40 +251,43 @@ fn stop_siblings(tx: &mut Tx, run: RunId, with: &Stop) {
 
 /// What must never be.
 pub(crate) fn check(state: &State, found: &mut Vec<String>) {
-    let leaders = state
-        .jobs
-        .values()
-        .filter(|job| job.spec.part.is_some_and(JobPart::is_leader));
-    for leader in leaders.filter(|_| state.adoption.is_none()) {
-        let mut all = vec![leader];
-        all.extend(
-            siblings(state, leader.id)
-                .iter()
-                .filter_map(|id| state.job(*id)),
-        );
-        let open = |job: &&Job| {
-            let run = job.live_run().and_then(|run| state.run(run));
-            run.is_some_and(|run| run.outcome.is_none())
-        };
-        let pending = all.iter().filter(|job| job.state == JobState::Pending);
-        let (pending, running) = (pending.count(), all.iter().copied().filter(|job| open(job)));
-        let running: Vec<&Run> = running
-            .filter_map(|job| state.run(job.live_run()?))
-            .collect();
-        if pending > 0 && !running.is_empty() {
-            found.push(format!("job {} waits in part and runs in part", leader.id));
-        }
-        if !running.is_empty() && running.len() != all.len() {
-            found.push(format!("job {} has lost a component's run", leader.id));
-        }
-        let gone = running.iter().filter(|run| run.go.is_some()).count();
-        if gone > 0 && gone < running.len() {
-            found.push(format!("job {} goes in part", leader.id));
-        }
-        let over = all.iter().filter(|job| job.state.is_final());
-        let states: BTreeSet<JobState> = over.map(|job| job.state).collect();
-        if states.len() > 1 {
-            found.push(format!("job {} ended in several states", leader.id));
-        }
+    if state.adoption.is_some() {
+        return;
     }
+    let is_leader = |job: &&Job| job.spec.part.is_some_and(JobPart::is_leader);
+    for leader in state.jobs.values().filter(is_leader) {
+        let mut all = vec![leader];
+        let others = siblings(state, leader.id);
+        all.extend(others.iter().filter_map(|id| state.job(*id)));
+        let faults = faults(state, &all);
+        found.extend(faults.map(|fault| format!("job {} {fault}", leader.id)));
+    }
+}
+
+fn faults(state: &State, all: &[&Job]) -> impl Iterator<Item = &'static str> {
+    let open = |job: &&Job| {
+        state
+            .run(job.live_run()?)
+            .filter(|run| run.outcome.is_none())
+    };
+    let running: Vec<&Run> = all.iter().filter_map(open).collect();
+    let is_pending = |job: &&Job| job.state == JobState::Pending;
+    let gone = running.iter().filter(|run| run.go.is_some()).count();
+    let over = all.iter().filter(|job| job.state.is_final());
+    let states: BTreeSet<JobState> = over.map(|job| job.state).collect();
+    let runs = !running.is_empty();
+    [
+        (
+            runs && all.iter().any(is_pending),
+            "waits in part and runs in part",
+        ),
+        (
+            runs && running.len() != all.len(),
+            "has lost a component's run",
+        ),
+        (gone > 0 && gone < running.len(), "goes in part"),
+        (states.len() > 1, "ended in several states"),
+    ]
+    .into_iter()
+    .filter_map(|(is_so, fault)| is_so.then_some(fault))
 }

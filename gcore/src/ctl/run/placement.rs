@@ -3,6 +3,7 @@
 use crate::ctl::apply::memos;
 use crate::ctl::event::Event;
 use crate::ctl::job::dependency::readiness;
+use crate::ctl::job::pending_reason::NominatedNodes;
 use crate::ctl::job::{deadline, pending_reason};
 use crate::ctl::run::{class, preempt, suspend};
 use crate::ctl::state::{Job, State};
@@ -25,35 +26,8 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
     if plan.made_from >= as_of {
         suspend::enter(tx, plan.resumes);
         let promised = pending_reason::nominated_until_all_report(tx.state, tx.now);
-        let mut starts = plan.starts.into_iter().peekable();
-        while let Some(first) = starts.next() {
-            let mut whole = vec![first];
-            let part = part_of(tx.state, whole[0].job);
-            // The components of a job of unlike parts stand together in a plan.
-            while let Some(next) = starts.next_if(|next| {
-                part.is_some_and(|part| part.others().any(|other| other == next.job))
-            }) {
-                whole.push(next);
-            }
-            let nominee = whole
-                .iter()
-                .find_map(|start| pending_reason::nominated_job(tx.state, &promised, start));
-            if let Some(nominee) = nominee {
-                pending_reason::tell_kept(tx, whole[0].job, nominee);
-                continue;
-            }
-            let is_changed = |start: &Start| is_respecified(tx.state, start.job, plan.made_from);
-            if whole.iter().any(is_changed) {
-                continue;
-            }
-            let priority = priorities.get(&whole[0].job).copied();
-            match part {
-                None => place(tx, whole.remove(0), priority),
-                Some(part) if whole.len() == part.size as usize => {
-                    place_together(tx, whole, priority)
-                }
-                Some(_) => {}
-            }
+        for starts in together(tx.state, plan.starts) {
+            enter_start(tx, starts, &promised, &priorities, plan.made_from);
         }
         class::classify(tx, plan.classes);
         gpu::mig::enter(tx, plan.cuts);
@@ -67,6 +41,50 @@ pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
         array_nominations: plan.array_nominations,
     };
     pending_reason::enter(tx, reasons);
+}
+
+/// The starts of a plan, those of one job of unlike parts in one: they stand together.
+fn together(state: &State, starts: Vec<Start>) -> Vec<Vec<Start>> {
+    let leader = |start: &Start| part_of(state, start.job).map(|part| part.leader);
+    let mut all: Vec<Vec<Start>> = Vec::with_capacity(starts.len());
+    for start in starts {
+        let own = leader(&start);
+        match all.last_mut() {
+            Some(last) if own.is_some() && leader(&last[0]) == own => last.push(start),
+            _ => all.push(vec![start]),
+        }
+    }
+    all
+}
+
+/// Places a job, or all components of one, unless something stands against it by now.
+fn enter_start(
+    tx: &mut Tx,
+    mut starts: Vec<Start>,
+    promised: &NominatedNodes,
+    priorities: &BTreeMap<JobId, i64>,
+    made_from: Seq,
+) {
+    let nominee = starts
+        .iter()
+        .find_map(|start| pending_reason::nominated_job(tx.state, promised, start));
+    if let Some(nominee) = nominee {
+        return pending_reason::tell_kept(tx, starts[0].job, nominee);
+    }
+    if starts
+        .iter()
+        .any(|start| is_respecified(tx.state, start.job, made_from))
+    {
+        return;
+    }
+    // Of several components only the first stands in the queue.
+    let mut known = starts.iter().filter_map(|start| priorities.get(&start.job));
+    let priority = known.next().copied();
+    match part_of(tx.state, starts[0].job) {
+        None => place(tx, starts.remove(0), priority),
+        Some(part) if starts.len() == part.size as usize => place_together(tx, starts, priority),
+        Some(_) => {}
+    }
 }
 
 /// Whether the request of a job (or of its array) changed since.

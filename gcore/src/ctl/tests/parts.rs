@@ -215,8 +215,8 @@ fn a_requeue_of_one_requeues_all_and_a_victim_brings_its_siblings() {
             2+1 alice PENDING None: 
             4 bob PENDING Preempting: a run is ended to make room for it
             1 bob RUNNING 1-1 on n9[0]
-            2+0 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
-            2+1 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs, 63 CPUs and 384G of memory; room is expected by 1970-01-12T13:47:40Z
+            2+0 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 1 GPU, 62 CPUs and 128G of memory; room is expected by 1970-01-12T13:47:40Z
+            2+1 alice PENDING Resources: component 1: needs 2 GPUs and 1 CPU on one node; most is free on n1: 1 GPU, 62 CPUs and 128G of memory; room is expected by 1970-01-12T13:47:40Z
             4 bob RUNNING 4-1 on n1[0]
         "#]],
     );
@@ -268,6 +268,52 @@ fn victims_are_chosen_for_the_whole_gang() {
             3 bob PENDING Priority: needs 4 GPUs and 1 CPU on one node; jobs of higher priority wait for such resources too
             4+0 alice RUNNING 4-1 on n1[0,1,2,3]
             4+1 alice RUNNING 5-1 on n2[0,1]
+        "#]],
+    );
+}
+
+#[test]
+fn components_that_never_fit_beside_each_other_are_refused() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4
+         submit user=bob gpus=4 time=100 nodelist=n2
+         plan
+         n2 running 1-1
+         gang user=alice gpus=4 time=60 nodes=2 : gpus=1
+         gang user=alice nodes=2 gpn=3 time=60 : nodes=2 gpn=2
+         gang user=alice nodes=2 gpn=2 time=60 : nodes=2 gpn=2
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            refused: component 1: 2 GPUs and 1 CPU on each of 2 nodes has no room beside the other components, whatever else ends: all start together. Ask for less in one of them.
+            job 4
+            1 bob RUNNING 1-1 on n2[0,1,2,3]
+            2+0 alice PENDING None: 
+            2+1 alice PENDING None: 
+            4+0 alice PENDING None: 
+            4+1 alice PENDING None: 
+        "#]],
+    );
+}
+
+#[test]
+fn a_component_that_may_run_on_few_nodes_is_placed_first() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4
+         gang user=alice gpus=4 time=60 : gpus=4 nodelist=n1
+         gang user=alice gpus=2 time=60 : gpus=4 nodelist=n2
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 3
+            1+0 alice RUNNING 1-1 on n2[0,1,2,3]
+            1+1 alice RUNNING 2-1 on n1[0,1,2,3]
+            3+0 alice PENDING Resources: component 1: needs 4 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
+            3+1 alice PENDING Resources: component 1: needs 4 GPUs and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
         "#]],
     );
 }
