@@ -490,7 +490,10 @@ impl Cluster {
                 left.push(format!("job {} is to be cancelled", job.shown_id()));
             }
             // A job that depends on a held job rests too; circles are refused.
-            let depends = depends(job.waits.as_deref(), job.reason.code);
+            // The first component's dependency is the whole job's.
+            let leader = job.spec.part.and_then(|part| state.jobs.get(part.leader));
+            let waits = leader.unwrap_or(job).waits.as_deref();
+            let depends = depends(waits, job.reason.code);
             let held = !job.holds.is_empty() && !is_kept(&job.holds);
             let waits = job.state == gmodel::JobState::Pending && (held || depends);
             if !waits || job.reason.code == gmodel::ReasonCode::None {

@@ -39,15 +39,21 @@ pub struct Truth {
     pub unneeded: u64,
     /// The pool: nodes, and GPUs of each.
     pool: (usize, usize),
-    /// GPUs, and whole nodes, that left service by themselves: for the breaker.
-    losses: Vec<(Timestamp, NodeId, Option<String>)>,
-    /// The most that was ever lost within an hour when the breaker allowed one more, thousandths of nodes.
-    pub most_lost: u64,
-    /// Steps that the breaker allowed, and that it did not allow at once.
-    pub allowed: u64,
-    pub stopped: u64,
+    pub breaker: BreakerTruth,
     /// Nodes that the fence program powered off, and that therefore lost their runs.
     pub fenced: u64,
+}
+
+/// What the breaker did.
+#[derive(Debug, Default)]
+pub struct BreakerTruth {
+    /// GPUs, and whole nodes, that left service by themselves.
+    losses: Vec<(Timestamp, NodeId, Option<String>)>,
+    /// The most that was ever lost within an hour when it allowed one more, thousandths of nodes.
+    pub most_lost: u64,
+    /// Steps that it allowed, and that it did not allow at once.
+    pub allowed: u64,
+    pub stopped: u64,
 }
 
 #[derive(Debug)]
@@ -212,16 +218,16 @@ impl Truth {
                     automatic: true,
                     at,
                     ..
-                } => self.losses.push((*at, *node, Some(uuid.clone()))),
+                } => self.breaker.losses.push((*at, *node, Some(uuid.clone()))),
                 Event::GpuNoted {
                     kind: GpuNoteKind::Stopped,
                     ..
-                } => self.stopped += 1,
+                } => self.breaker.stopped += 1,
                 Event::NodeDrained {
                     node,
                     mark,
                     automatic: true,
-                } => self.losses.push((mark.since, *node, None)),
+                } => self.breaker.losses.push((mark.since, *node, None)),
                 Event::GpuOrdered {
                     node,
                     uuid,
@@ -250,10 +256,12 @@ impl Truth {
 
     /// What leaves service by itself within an hour is a node or a tenth of the pool at most, whenever the breaker allows one more.
     fn judge_breaker(&mut self, node: NodeId, uuid: &str, at: Timestamp) -> Result<(), String> {
-        self.losses.push((at, node, Some(uuid.to_owned())));
-        self.losses.retain(|(lost, ..)| *lost > at.plus_secs(-3600));
+        self.breaker.losses.push((at, node, Some(uuid.to_owned())));
+        self.breaker
+            .losses
+            .retain(|(lost, ..)| *lost > at.plus_secs(-3600));
         let mut by_node: BTreeMap<NodeId, (bool, BTreeSet<&str>)> = BTreeMap::new();
-        for (_, node, uuid) in &self.losses {
+        for (_, node, uuid) in &self.breaker.losses {
             let lost = by_node.entry(*node).or_default();
             match uuid {
                 Some(uuid) => drop(lost.1.insert(uuid)),
@@ -266,8 +274,8 @@ impl Truth {
             false => (lost.len().min(gpus) * 1000 / gpus) as u64,
         };
         let lost: u64 = by_node.values().map(part).sum();
-        self.allowed += 1;
-        self.most_lost = self.most_lost.max(lost);
+        self.breaker.allowed += 1;
+        self.breaker.most_lost = self.breaker.most_lost.max(lost);
         let bound = (machines as u64 * 100).max(1000);
         // A backup does not know what was lost since.
         if lost > bound && !self.went_back {
