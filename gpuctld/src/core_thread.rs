@@ -132,16 +132,7 @@ impl CoreHandle {
         let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);
-        let command = match others.is_empty() {
-            true => Command::Submit {
-                spec: Box::new(spec),
-                client_key,
-            },
-            false => Command::SubmitParts {
-                specs: std::iter::once(spec).chain(others).collect(),
-                client_key,
-            },
-        };
+        let command = submit_command(spec, others, client_key);
         let command = self.knowing_the_past(command).await?;
         self.ask(Input::Command { actor, command }, blobs).await
     }
@@ -419,6 +410,24 @@ fn forgotten(state: &State, condition: &DependencyTerm) -> Option<JobRef> {
             .is_some_and(|job| !job.state.is_final()),
     };
     (!live).then_some(*job)
+}
+
+/// The command for a job, or for one of unlike parts.
+pub(crate) fn submit_command(
+    spec: JobSpec,
+    others: Vec<JobSpec>,
+    client_key: Option<String>,
+) -> Command {
+    match others.is_empty() {
+        true => Command::Submit {
+            spec: Box::new(spec),
+            client_key,
+        },
+        false => Command::SubmitParts {
+            specs: std::iter::once(spec).chain(others).collect(),
+            client_key,
+        },
+    }
 }
 
 /// Of a job or array as it was submitted.

@@ -1,12 +1,11 @@
 //! `salloc`, and `gsub --interactive`: an allocation, and beside it a command on this machine. Source: salloc(1).
 
 use crate::allocation::ask::AllocationAsk;
-use crate::allocation::words::take_apart;
+use crate::allocation::words::{take_apart, take_parts_apart};
 use crate::allocation::{Allocation, News, WaitRules, immediate, revoked, take_immediate};
 use crate::option_words::GivenOption;
 use crate::signal_wait::signal_within;
 use crate::step::own_job;
-use crate::step_programs::{SEPARATOR, UNLIKE_PARTS};
 use clap::{Arg, ArgAction, Command};
 use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line, slurm_name};
@@ -31,6 +30,7 @@ Examples:
   salloc -N2 -p debug grun hostname       one command, and the allocation ends with its exit code
   salloc --no-shell -t 30                 an allocation that stays: grun --jobid, then gdel
   salloc --immediate=30 --gpus 8          give up if it does not start within 30 s
+  salloc --gpus 8 : -N2 -c 16             unlike parts: grun --het-group 1 starts steps in the second
 
 All options of gsub(1) that ask for nodes are options of salloc, too, and SALLOC_PARTITION and the like count as its
 environment. gsub --interactive is the same command. In a partition with interactive_step the shell runs on the first node of
@@ -95,9 +95,6 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .skip(1)
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
-    if words.iter().any(|word| word == SEPARATOR) {
-        return Err(Failure::usage(UNLIKE_PARTS));
-    }
     let SallocRequest {
         rules,
         job,
@@ -178,7 +175,8 @@ fn own_shell() -> String {
 /// A command line of salloc.
 struct SallocRequest {
     rules: WaitRules,
-    job: Vec<GivenOption>,
+    /// What asks for each component.
+    job: Vec<Vec<GivenOption>>,
     /// Empty: the user's shell.
     program: Vec<String>,
     no_shell: bool,
@@ -188,7 +186,7 @@ struct SallocRequest {
 
 impl SallocRequest {
     fn read(name: &'static str, words: &[String]) -> Result<Self, Failure> {
-        let apart = take_apart(words, &command())?;
+        let (job, apart) = take_parts_apart(words, &command())?;
         let (immediate, own) = take_immediate(apart.own)?;
         let own = std::iter::once(name.to_owned()).chain(own);
         let matches = command_line::parse_explained(command(), own.map(OsString::from), |_| None)?;
@@ -214,7 +212,7 @@ impl SallocRequest {
                 immediate,
                 as_salloc: true,
             },
-            job: apart.job,
+            job,
             program: apart.command,
             no_shell,
             on_end,

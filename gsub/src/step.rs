@@ -22,7 +22,7 @@ use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
 use crate::step_turn::{self, TurnRules};
 use crate::step_words::{self, WordsInJob};
-use crate::target_job::{self, TargetJob};
+use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
 use gcli::{Failure, Outcome, cluster_choice, command_line};
@@ -93,8 +93,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if let Some(host) = &args.ssh {
         return ssh_proxy::connect(host, block_signals(false)?);
     }
-    let component = args.het_group.map(target_job::component).transpose()?;
-    let job = TargetJob::of(component.or(args.jobid))?;
+    let job = TargetJob::of(args.het_group, args.jobid)?;
     if !args.forward.is_empty() {
         let place = HelperPlace {
             job: job.id,
@@ -127,7 +126,7 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     let args = read(words.cloned().collect())?;
     let signals = block_signals(args.pty)?;
     let mut client = gcli::connect("grun")?;
-    let ask = AllocationAsk::new(apart.job, &args.command, "SLURM_", &mut client)?;
+    let ask = AllocationAsk::new(vec![apart.job], &args.command, "SLURM_", &mut client)?;
     if !args.quiet {
         say_all(&ask.notes);
     }
@@ -143,6 +142,7 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     let job = TargetJob {
         id: allocation.id.to_string(),
         is_around: false,
+        is_beside: false,
         variables: variables.chain(allocation.variables.clone()).collect(),
     };
     let (outcome, is_left) = match run(args, &job, signals) {
@@ -761,7 +761,7 @@ mod tests {
             &file,
         ])
         .unwrap();
-        assert_eq!(TargetJob::of(args.jobid).unwrap().id, "17");
+        assert_eq!(TargetJob::of(None, args.jobid).unwrap().id, "17");
         take_programs(&mut args).unwrap();
         assert_eq!(
             (args.job_name.as_deref(), args.command[0].as_str()),

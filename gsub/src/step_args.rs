@@ -160,7 +160,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "JOB")]
     pub jobid: Option<gmodel::JobId>,
     /// The component of a job of unlike parts to start tasks in: 0 is the script's own. From the job's script
-    #[arg(long, alias = "pack-group", value_name = "N", conflicts_with = "jobid")]
+    #[arg(long, alias = "pack-group", value_name = "N", conflicts_with = "jobid", value_parser = component)]
     pub het_group: Option<u32>,
     /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
     #[arg(long)]
@@ -263,6 +263,13 @@ pub(crate) struct OptionsOfJob {
     threads: Option<String>,
     #[arg(short = 'E', long, hide = true)]
     preserve_env: bool,
+}
+
+fn component(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| match text.contains([',', '-']) {
+        true => "a step is of one component. Start one in each, as by --het-group 0 and --het-group 1 with & behind them".to_owned(),
+        false => "a component is a number, from 0".to_owned(),
+    })
 }
 
 impl OptionsOfJob {

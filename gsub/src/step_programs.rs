@@ -25,8 +25,8 @@ struct ProgramArgs {
 /// Of `:` behind the program of a job.
 pub(crate) const LATE_SEPARATOR: &str = "\":\" stands between the options of a job's parts, before the script or command, as in: gsub --gpus 8 : --cpus-per-task 16 train.sh";
 
-/// Of `:` where nodes are asked for.
-pub(crate) const UNLIKE_PARTS: &str = "\":\" asks for a job of unlike parts, which is not offered. Ask all nodes for the most that one part needs, and start the programs in it by grun A : B";
+/// Of `:` where grun asks for nodes.
+pub(crate) const UNLIKE_PARTS: &str = "outside of a job \":\" asks for a job of unlike parts, and grun starts no step over several parts. Ask for them by salloc A : B, and start a step in each by grun --het-group 0 and grun --het-group 1";
 
 /// Whether a command goes on with another program.
 pub(crate) fn are_several(command: &[String]) -> bool {

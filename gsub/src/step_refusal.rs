@@ -1,7 +1,7 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 6] = [
+const REFUSED: [(&[&str], &str); 5] = [
     (
         &["gpus-per-socket"],
         "a step counts its part by --cpus-per-task, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
@@ -21,10 +21,6 @@ const REFUSED: [(&[&str], &str); 6] = [
     (
         &["hold", "H", "dependency", "d", "array", "a"],
         "it is for the job: give it to gsub. grun starts tasks in the job around it",
-    ),
-    (
-        &["het-group"],
-        "grun starts tasks in the job around it, or that of --jobid",
     ),
 ];
 

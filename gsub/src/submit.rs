@@ -158,11 +158,6 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut client = gcli::connect("gsub")?;
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work)?;
-    if submission.dry_run && !submission.others.is_empty() {
-        return Err(Failure::new(
-            "--dry-run tells of one part only. Ask for each part by itself, or submit the job and see gq --why",
-        ));
-    }
     if submission.dry_run {
         let form = match (json, as_sbatch) {
             (true, _) => DryRunForm::Json,

@@ -8,7 +8,7 @@ use gmodel::JobId;
 use std::collections::BTreeMap;
 
 /// A component of the job around, by its number.
-pub(crate) fn component(number: u32) -> Result<JobId, Failure> {
+fn component(number: u32) -> Result<JobId, Failure> {
     let variable = |name: &str| environment::own(&format!("SLURM_{name}"));
     let id = variable(&format!("JOB_ID_HET_GROUP_{number}")).and_then(|id| id.parse().ok());
     id.ok_or_else(|| {
@@ -28,23 +28,30 @@ pub(crate) struct TargetJob {
     pub id: String,
     /// Whether grun runs inside it, so that the environment describes it.
     pub is_around: bool,
+    /// Another component of the job around: its nodes reach this one as those of the job do.
+    pub is_beside: bool,
     /// Of an allocation of grun's own: what describes it.
     pub variables: BTreeMap<String, String>,
 }
 
 impl TargetJob {
-    pub fn of(given: Option<JobId>) -> Result<Self, Failure> {
-        let id = given.map_or_else(own_job, |job| Ok(job.to_string()))?;
+    /// The component of the job around with this number, or the job that is given, or the one around.
+    pub fn of(number: Option<u32>, given: Option<JobId>) -> Result<Self, Failure> {
+        let component = number.map(component).transpose()?;
+        let id = component.or(given);
+        let id = id.map_or_else(own_job, |job| Ok(job.to_string()))?;
+        let is_around = own_job().is_ok_and(|around| around == id);
         Ok(Self {
-            is_around: own_job().is_ok_and(|around| around == id),
+            is_around,
+            is_beside: component.is_some() && !is_around,
             variables: BTreeMap::new(),
             id,
         })
     }
 
-    /// Whether grun runs on a node of it: the shell of salloc describes its job, and may stand anywhere.
+    /// Whether grun runs on a node of it, or of another of its components: the shell of salloc describes its job, and may stand anywhere.
     pub fn is_here(&self) -> bool {
-        self.is_around && environment::own("SLURMD_NODENAME").is_some()
+        (self.is_around || self.is_beside) && environment::own("SLURMD_NODENAME").is_some()
     }
 
     /// A variable of the environment, unless it describes another job.

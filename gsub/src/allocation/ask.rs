@@ -22,21 +22,32 @@ pub(crate) struct AllocationAsk {
 }
 
 impl AllocationAsk {
-    /// `prefix` is that of the variables: `SLURM_` for srun, `SALLOC_` for salloc. `GSUB_` ones outrank them.
+    /// `given` has the options of each component. `prefix` is that of the variables: `SLURM_` for srun, `SALLOC_` for salloc.
+    /// `GSUB_` ones outrank them.
     ///
     /// # Errors
     /// The first value that cannot be, with where it was given.
     pub(crate) fn new(
-        given: Vec<GivenOption>,
+        given: Vec<Vec<GivenOption>>,
         command: &[String],
         prefix: &str,
         client: &mut Client,
     ) -> Result<Self, Failure> {
         let variables = read_environment(prefix, asks_for_nodes, environment::own)?;
-        let mut choices = Choices::of(variables.into_iter().chain(given))?;
-        let notes = choices.unused().collect();
-        let work = Work::from_command(command.to_vec());
-        let mut asked = build(&mut choices, &work, &submission::submitter()?)?;
+        let (work, submitter) = (
+            Work::from_command(command.to_vec()),
+            submission::submitter()?,
+        );
+        let mut notes = Vec::new();
+        let mut parts = given.into_iter().map(|given| {
+            let mut choices = Choices::of(variables.clone().into_iter().chain(given))?;
+            notes.extend(choices.unused());
+            build(&mut choices, &work, &submitter)
+        });
+        let mut asked = parts.next().transpose()?.unwrap_or_default();
+        for part in parts {
+            asked.add_part(part?);
+        }
         asked.spec.allocation = true;
         cluster_choice::check(&asked.clusters, client)?;
         let variables = asked.export.values().collect();

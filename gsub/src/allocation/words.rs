@@ -3,6 +3,7 @@
 
 use crate::container_words;
 use crate::option_words::{GivenOption, Origin, read};
+use crate::step_programs::SEPARATOR;
 use clap::{Arg, Command};
 use gcli::Failure;
 use gmodel::option_table::{OptionSpec, OptionValue};
@@ -52,6 +53,8 @@ pub(crate) struct AllocationWords {
     pub own: Vec<String>,
     /// The program and its arguments; `--` before them is gone.
     pub command: Vec<String>,
+    /// `--` was there.
+    pub after_dashes: bool,
 }
 
 /// Whether an option of gsub asks for an allocation.
@@ -70,6 +73,7 @@ pub(crate) fn take_apart(words: &[String], own: &Command) -> Result<AllocationWo
     while let [word, behind @ ..] = rest {
         if word == "--" {
             rest = behind;
+            apart.after_dashes = true;
             break;
         }
         let used = match word.strip_prefix("--") {
@@ -83,6 +87,28 @@ pub(crate) fn take_apart(words: &[String], own: &Command) -> Result<AllocationWo
     }
     apart.command = rest.to_vec();
     Ok(apart)
+}
+
+/// The same where `:` stands between the options of several components: what asks for each of them, and the rest of it all.
+///
+/// # Errors
+/// The same.
+pub(crate) fn take_parts_apart(
+    words: &[String],
+    own: &Command,
+) -> Result<(Vec<Vec<GivenOption>>, AllocationWords), Failure> {
+    let (mut parts, mut of_command) = (Vec::new(), Vec::new());
+    let mut words = words.to_vec();
+    loop {
+        let mut apart = take_apart(&words, own)?;
+        parts.push(std::mem::take(&mut apart.job));
+        of_command.append(&mut apart.own);
+        if apart.after_dashes || apart.command.first().is_none_or(|word| word != SEPARATOR) {
+            apart.own = of_command;
+            return Ok((parts, apart));
+        }
+        words = apart.command.split_off(1);
+    }
 }
 
 /// The option of the command by itself, where it is not gsub's.
@@ -261,6 +287,26 @@ mod tests {
             apart("--tasks-per-node 2 -k -t 5 true"),
             "ntasks-per-node=2 no-kill= time=5 |  | true"
         );
+    }
+
+    #[test]
+    fn a_colon_before_the_command_parts_the_components() {
+        let apart = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            let (parts, apart) = take_parts_apart(&words, &crate::step_args::command()).unwrap();
+            let names = |part: &Vec<GivenOption>| {
+                let names: Vec<&str> = part.iter().map(|given| given.option.name).collect();
+                names.join(" ")
+            };
+            let parts: Vec<String> = parts.iter().map(names).collect();
+            let (own, command) = (apart.own.join(" "), apart.command.join(" "));
+            format!("{} | {own} | {command}", parts.join(" / "))
+        };
+        assert_eq!(
+            apart("-N2 -l : --gpus 2 -n 1 -K : sh -c :"),
+            "nodes / gpus ntasks /  | -l -K | sh -c :"
+        );
+        assert_eq!(apart("-N2 -- : true"), "nodes |  | : true");
     }
 
     #[test]

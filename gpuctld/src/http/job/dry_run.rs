@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept: the copy shares the state's chunks and is thrown away.
 
+use crate::core_thread::submit_command;
 use crate::forecaster::Forecaster;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
@@ -18,6 +19,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
+use gmodel::partition_list::names as names_of_list;
 use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
@@ -36,18 +38,17 @@ pub(crate) async fn dry_run(
     let Json(request) = body?;
     caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
     check(&request)?;
-    if !request.others.is_empty() {
-        return Err(ApiError::invalid(
-            "a dry run tells of one component only. Ask for each by itself",
-        ));
-    }
     may_ask(&caller, &request.spec)?;
+    for other in &request.others {
+        caller.may_submit(&other.partition, &site.app.config().cluster)?;
+        may_ask(&caller, other)?;
+    }
     let (request, mut notes) = site
         .app
         .hook
         .ask(&site.app.config(), &caller.actor, request)
         .await?;
-    let mut answer = dry_run_of(&site, &caller.actor, request.spec).await?;
+    let mut answer = dry_run_of(&site, &caller.actor, request.spec, request.others).await?;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
 }
@@ -60,12 +61,10 @@ async fn dry_run_of(
     site: &ApiContext,
     actor: &Actor,
     mut spec: JobSpec,
+    others: Vec<JobSpec>,
 ) -> Result<DryRun, ApiError> {
     launch_texts::shorten(&mut spec.launch.argv);
-    let command = Command::Submit {
-        spec: Box::new(spec),
-        client_key: None,
-    };
+    let command = submit_command(spec, others, None);
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
     let now = crate::core_thread::now();
@@ -114,10 +113,8 @@ fn forecast_submission(
     let asked_for = submitted(command.clone());
     let (trial, notes) = TrialSubmission::of(state, &actor, command, now)?;
     let plan = gsched::plan(&trial.picture, WorkBudget::default());
-    if let Some(start) = plan.starts.iter().find(|start| trial.is_task(start.job)) {
-        let partition = start.partition.clone().unwrap_or(trial.partition);
-        let nodes = &start.allocation;
-        return Ok(would_start(&trial.copy, nodes, partition, notes, now));
+    if let Some((allocation, partition)) = trial.start_of(&plan) {
+        return Ok(would_start(&trial.copy, &allocation, partition, notes, now));
     }
     let mut engine = Engine::default();
     let budget = WorkBudget {
@@ -167,8 +164,9 @@ struct TrialSubmission {
     copy: State,
     picture: Snapshot,
     id: JobId,
-    /// Tasks, when it is an array.
+    /// Tasks of an array, components of a job of unlike parts.
     count: u64,
+    is_array: bool,
     cpus: u32,
     partition: String,
     now: Timestamp,
@@ -204,18 +202,39 @@ impl TrialSubmission {
     }
 
     fn new(copy: State, id: JobId, now: Timestamp) -> Self {
-        let array = copy.arrays.get(id);
-        let count = array.map_or(1, |array| u64::from(array.len()));
+        let tasks = copy.arrays.get(id).map(|array| u64::from(array.len()));
+        let job = copy.jobs.get(id);
+        let parts = job.and_then(|job| job.spec.part).map(|part| part.size);
+        let count = tasks.unwrap_or(parts.map_or(1, u64::from));
         let (cpus, partition) = asked(&copy, id, now);
         Self {
             picture: snapshot(&copy, now),
             copy,
             id,
             count,
+            is_array: tasks.is_some(),
             cpus,
             partition,
             now,
         }
+    }
+
+    /// Where it starts: the first of an array's tasks, all components of a job of unlike parts.
+    fn start_of(&self, plan: &Plan) -> Option<(Allocation, String)> {
+        let mut starts = plan.starts.iter().filter(|start| self.is_task(start.job));
+        let first = starts.next()?;
+        let mut partition = first.partition.as_ref().unwrap_or(&self.partition).clone();
+        let mut allocation = first.allocation.clone();
+        for start in starts.filter(|_| !self.is_array) {
+            allocation.extend(start.allocation.iter().cloned());
+            let job = self.copy.jobs.get(start.job);
+            if let Some(other) = job.map(|job| &job.spec.partition)
+                && !names_of_list(&partition).any(|name| name == other)
+            {
+                partition.push_str(&format!(",{other}"));
+            }
+        }
+        Some((allocation, partition))
     }
 
     fn is_task(&self, job: JobId) -> bool {
@@ -426,7 +445,8 @@ fn would_start(
     notes: Vec<String>,
     now: Timestamp,
 ) -> DryRun {
-    let nodes: Vec<_> = allocation.iter().map(|share| share.node).collect();
+    let nodes: BTreeSet<_> = allocation.iter().map(|share| share.node).collect();
+    let nodes: Vec<_> = nodes.into_iter().collect();
     let nodelist = names(state, &nodes);
     let cpus = allocation.iter().map(|share| share.cpus).sum();
     let (cpu_word, node_word) = (
