@@ -35,6 +35,12 @@ impl JobPart {
         self.jobs().filter(move |id| *id != own)
     }
 
+    /// Ids of all components: `17-18`.
+    pub fn ids(self) -> String {
+        let last = self.leader.0 + u64::from(self.size).saturating_sub(1);
+        format!("{}-{last}", self.leader)
+    }
+
     /// `17+1`.
     pub fn shown(self) -> String {
         format!("{}+{}", self.leader, self.offset)
@@ -58,7 +64,7 @@ mod tests {
             offset: 1,
             size: 3,
         };
-        assert_eq!(part.shown(), "17+1");
+        assert_eq!((part.shown(), part.ids()), ("17+1".into(), "17-19".into()));
         assert_eq!(JobPart::parse(&part.shown()), Some((JobId(17), 1)));
         assert_eq!(JobPart::parse("17"), None);
         assert_eq!(JobPart::parse("17+"), None);

@@ -7,7 +7,7 @@ use crate::queue_row::{QueueRow, start};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
 use gmodel::job_key::JobText;
-use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
+use gmodel::{Instant, JobId, JobPart, JobState, ReasonCode, Timestamp, hostlist};
 use gwire::api::JobRowKey;
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,6 +20,10 @@ pub(crate) enum JobColumn {
     Id,
     ArrayId,
     ArrayIndex,
+    /// Of a component of a job of unlike parts: the first one's id.
+    Leader,
+    Component,
+    ComponentIds,
     Uid,
     Group,
     Gid,
@@ -193,9 +197,9 @@ const TABLE: &[JobColumnEntry] = &[
     (JobColumn::Never("tres-freq"),   ' ', "tres-freq",    "TRES_FREQ",        ""),
     (JobColumn::Never("tres-per-socket"), ' ', "tres-per-socket", "TRES_PER_SOCKET", ""),
     (JobColumn::Never("delayboot"),   ' ', "delayboot",    "DELAY_BOOT",       ""),
-    (JobColumn::Never("hetjobid"),    ' ', "hetjobid",     "HET_JOB_ID",       ""),
-    (JobColumn::Never("hetjoboffset"), ' ', "hetjoboffset", "HET_JOB_OFFSET",  ""),
-    (JobColumn::Never("hetjobidset"), ' ', "hetjobidset",  "HET_JOB_ID_SET",   ""),
+    (JobColumn::Leader,           ' ', "hetjobid",     "HET_JOB_ID",       "shown_id"),
+    (JobColumn::Component,        ' ', "hetjoboffset", "HET_JOB_OFFSET",   "shown_id"),
+    (JobColumn::ComponentIds,     ' ', "hetjobidset",  "HET_JOB_ID_SET",   "component_ids"),
     (JobColumn::Never("burstbufferstate"), ' ', "burstbufferstate", "BURST_BUFFER_STATE", ""),
     (JobColumn::Never("sperboard"),   ' ', "sperboard",    "SOCKETS_PER_BOARD", ""),
     (JobColumn::Never("originraw"),   ' ', "originraw",    "ORIGIN_RAW",       ""),
@@ -338,6 +342,9 @@ impl JobColumn {
                 (None, Some(tasks)) => Cow::Borrowed(tasks),
                 (None, None) => "N/A".into(),
             },
+            Self::Leader => part(row).map_or("N/A".into(), |(leader, _)| leader.to_string().into()),
+            Self::Component => part(row).map_or("N/A".into(), |(_, at)| at.to_string().into()),
+            Self::ComponentIds => row.component_ids.as_deref().unwrap_or("N/A").into(),
             Self::Uid => row.uid.to_string().into(),
             Self::State => row.state.long().into(),
             Self::ShortState => row.state.short().into(),
@@ -426,6 +433,8 @@ impl JobColumn {
             Self::Id => a.id.cmp(&b.id),
             Self::ArrayId => a.array_id.unwrap_or(a.id).cmp(&b.array_id.unwrap_or(b.id)),
             Self::ArrayIndex => a.array_index.cmp(&b.array_index),
+            Self::Leader | Self::Component => part(a).cmp(&part(b)),
+            Self::ComponentIds => a.component_ids.cmp(&b.component_ids),
             Self::Uid => a.uid.cmp(&b.uid),
             Self::State | Self::ShortState => a.state.cmp(&b.state),
             Self::Nodes => a.nodes.cmp(&b.nodes),
@@ -515,6 +524,11 @@ fn or_null(text: &str) -> Cow<'_, str> {
     } else {
         text.into()
     }
+}
+
+/// Of a component of a job of unlike parts.
+fn part(row: &QueueRow<'_>) -> Option<(JobId, u32)> {
+    JobPart::parse(&row.shown_id)
 }
 
 /// A job by its number, a task by its array's and its own; what waits of an array together is the last of it.

@@ -9,7 +9,7 @@ use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
-use gmodel::{ExitCode, Instant, hostlist};
+use gmodel::{ExitCode, Instant, JobPart, hostlist};
 use gwire::api::{HeldRow, JobRow, JobRowKey};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -108,7 +108,13 @@ fn identity(record: &mut Record, job: &JobRow) {
             record.put("ArrayTaskThrottle", most);
         }
     }
+    if let Some((leader, offset)) = JobPart::parse(&job.shown_id) {
+        record.put("HetJobId", leader).put("HetJobOffset", offset);
+    }
     record.line("JobName", &job.name);
+    if let Some(ids) = &job.component_ids {
+        record.line("HetJobIdSet", ids);
+    }
     record.put("UserId", format_args!("{}({})", job.user, job.uid));
     record
         .put(

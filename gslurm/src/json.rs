@@ -6,7 +6,7 @@
 use gcli::answer::list;
 use gcli::table::stdout;
 use gcli::{Outcome, slurm_name};
-use gmodel::{ExitCode, Instant, JobState, hostlist};
+use gmodel::{ExitCode, Instant, JobPart, JobState, hostlist};
 use gq::job_record::gres_on;
 use gq::job_value::{end_by_limit, group_of, restarts, tres};
 use gwire::api::{ClusterInfo, HeldRow, JobRow, RunQuery, RunRow, StepRow};
@@ -117,12 +117,14 @@ fn job(row: &JobRow, cluster: &str) -> Value {
         }
     };
     let gid = group_of(&row.user, false).parse::<u32>().unwrap_or(0);
+    let part = JobPart::parse(&row.shown_id);
     let identity = json!({
         "job_id": row.id, "name": row.name, "user_id": row.uid, "user_name": row.user, "group_id": gid, "group_name": group_of(&row.user, true),
         "account": row.account, "partition": row.partition, "qos": row.qos, "cluster": cluster, "comment": row.comment, "allocating_node": row.submit_host,
         "array_job_id": number(Some(row.array_id.unwrap_or(0))), "array_task_id": number(row.array_index.map(u64::from)),
         "array_task_string": row.array_tasks.as_deref().unwrap_or_default().split('%').next(), "array_max_tasks": number(Some(throttle.unwrap_or(0))),
-        "het_job_id": number(Some(0)), "het_job_id_set": "", "het_job_offset": number(Some(0)), "batch_flag": true
+        "het_job_id": number(Some(part.map_or(0, |(leader, _)| leader.0))), "het_job_id_set": row.component_ids.as_deref().unwrap_or_default(),
+        "het_job_offset": number(Some(part.map_or(0, |(_, offset)| u64::from(offset)))), "batch_flag": true
     });
     let state = json!({
         "job_state": [row.state.long()], "state_reason": row.reason, "state_description": row.reason_text, "priority": number(Some(row.priority)),

@@ -216,12 +216,14 @@ wire_row! {
     /// One line of the queue. All keys that a listing can ask for.
     pub struct JobRow<T = String>, keys JobRowKey {
         pub id: u64,
-        /// `17`, `98_5`, `98_[7-9,12%2]`.
+        /// `17`, `17+1`, `98_5`, `98_[7-9,12%2]`.
         pub shown_id: T,
         pub array_id: Option<u64> where present,
         pub array_index: Option<u32> where present,
         /// Pending tasks this row stands for, `7-9,12%2`.
         pub array_tasks: Option<T> where present,
+        /// Ids of all components of a job of unlike parts, `17-18`.
+        pub component_ids: Option<T> where present,
         pub name: T,
         pub user: T,
         pub uid: u32,

@@ -4,11 +4,11 @@
 
 use crate::http::job::row::{Row, View};
 use crate::http::json_row::{Column, JsonWriter};
-use gmodel::Instant;
 use gmodel::job::GpuScope;
 use gmodel::job_key::{JobText, TEXTS};
 use gmodel::licence;
 use gmodel::size::exact_size;
+use gmodel::{Instant, JobPart};
 use gwire::api::JobRowKey;
 use std::sync::LazyLock;
 
@@ -50,6 +50,9 @@ const CELLS: &[(JobRowKey, ComputedCell)] = &[
     }),
     (JobRowKey::array_tasks, |row, _, out| {
         out.some(row.array_tasks())
+    }),
+    (JobRowKey::component_ids, |row, _, out| {
+        out.some(row.spec().part.map(JobPart::ids))
     }),
     (JobRowKey::name, |row, _, out| out.text(&row.spec().name)),
     (JobRowKey::user, |row, _, out| {
