@@ -196,14 +196,7 @@ impl Truth {
             match event {
                 Event::RunPlaced {
                     run, allocation, ..
-                } => {
-                    self.runs_placed += 1;
-                    self.nodes.insert(*run, allocation.len());
-                    if self.cancelled.contains(&run.job) {
-                        return Err(format!("{run} was placed although its job was cancelled"));
-                    }
-                    self.judge_second_start(*run)?;
-                }
+                } => self.judge_placement(*run, allocation.len())?,
                 Event::JobRequeued { job, .. } => self.comes_back(*job),
                 Event::TasksRequeued {
                     array, positions, ..
@@ -252,6 +245,15 @@ impl Truth {
             }
         }
         Ok(())
+    }
+
+    fn judge_placement(&mut self, run: RunId, nodes: usize) -> Result<(), String> {
+        self.runs_placed += 1;
+        self.nodes.insert(run, nodes);
+        if self.cancelled.contains(&run.job) {
+            return Err(format!("{run} was placed although its job was cancelled"));
+        }
+        self.judge_second_start(run)
     }
 
     /// What leaves service by itself within an hour is a node or a tenth of the pool at most, whenever the breaker allows one more.
