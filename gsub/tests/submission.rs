@@ -199,7 +199,9 @@ fn lines_and_colons_part_the_components_of_a_job() {
         "#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2",
         &["--dry-run", "job.sh"],
         &[],
-        expect![[r#""#]],
+        expect![[r#"
+            would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8
+        "#]],
     );
     check(
         "",
