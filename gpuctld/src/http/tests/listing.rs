@@ -153,6 +153,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         array_id: Some(1),
         array_index: Some(1),
         array_tasks: Some("1".into()),
+        component_ids: Some("1-2".into()),
         reason_text: "x".into(),
         mem_per: "x".into(),
         gpus_per: Some("x".into()),
@@ -441,7 +442,7 @@ async fn questions_that_cannot_be_read_are_refused_with_a_guess() {
         ),
         (
             "job=x1",
-            "400 invalid: \"x1\" names no job. Write 17, 98_5 or 98_[1-3]",
+            "400 invalid: \"x1\" names no job. Write 17, 17+1, 98_5 or 98_[1-3]",
         ),
         ("nodelist=n[", "400 invalid: host list item"),
         (
