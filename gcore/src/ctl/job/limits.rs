@@ -364,7 +364,9 @@ impl LimitUsage {
 
     /// Counts what a run holds on nodes that it has not left.
     fn add(&mut self, state: &State, run: &Run) {
-        self.jobs += 1;
+        // A component whose nodes are clean waits for the end of the others and holds nothing.
+        let is_held = !run.members.iter().all(|member| member.is_settled());
+        self.jobs += u32::from(is_held);
         self.newest = self.newest.max(run.placed);
         let members = run.allocation.iter().zip(&run.members);
         for (share, _) in members.filter(|(_, member)| !member.is_settled()) {
