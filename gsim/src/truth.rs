@@ -340,6 +340,10 @@ impl Truth {
         let Some(part) = self.parts.get(&run.job) else {
             return self.judge_by(run, run, outcome);
         };
+        if outcome.state == JobState::Timeout {
+            // Each component's nodes keep its limit, and the first to end has no batch process, maybe.
+            return Ok(());
+        }
         if self.is_allocation(part.leader) {
             // Its client's word is the end of all.
             return self.judge_by(
@@ -350,10 +354,6 @@ impl Truth {
                 run,
                 outcome,
             );
-        }
-        if outcome.state == JobState::Timeout {
-            // Each component's nodes keep its limit, and the first to end has no batch process, maybe.
-            return Ok(());
         }
         let ends_as = |job| self.judge_by(run, RunId { job, ..run }, outcome);
         match part.jobs().any(|job| ends_as(job).is_ok()) {
