@@ -213,8 +213,6 @@ impl NodeHealth {
         self.boot = boot;
         for (uuid, record) in &mut self.gpus {
             record.daemon_began(uuid, is_boot, now);
-            // Nothing was read while no daemon ran.
-            record.watch.begin_states_anew();
             if !record.fault().is_empty() {
                 let text = format!("GPU {uuid} stays out of service: {}", record.fault());
                 out.push(HealthAction::Log {
