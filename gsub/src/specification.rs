@@ -3,6 +3,7 @@
 //! Owns defaults that are the client's to set (name, directories); never the cluster's.
 
 use crate::choice::Choices;
+use crate::container_words;
 use crate::environment::Export;
 use crate::gpu_options::GpuOptions;
 use crate::launch_context::{self, LOGIN_ENV_SECS, Submitter, login_env};
@@ -40,6 +41,44 @@ pub(crate) struct Submission {
     pub parsable: bool,
     /// As `--clusters` names them.
     pub clusters: String,
+}
+
+/// What the first component decides for all.
+const OF_WHOLE: [&str; 17] = [
+    "borrow",
+    "chdir",
+    "checkpoint",
+    "error",
+    "export",
+    "hold",
+    "input",
+    "job-name",
+    "mail-type",
+    "mail-user",
+    "nice",
+    "no-kill",
+    "open-mode",
+    "output",
+    "priority",
+    "requeue",
+    "signal",
+];
+
+/// What is said of a component's options that are the whole job's.
+pub(crate) fn of_whole<'g>(
+    at: usize,
+    given: impl Iterator<Item = &'g GivenOption>,
+) -> impl Iterator<Item = String> {
+    let is_of_whole = move |given: &&GivenOption| {
+        let name = given.option.name;
+        at > 0 && (OF_WHOLE.contains(&name) || container_words::has(name))
+    };
+    given.filter(is_of_whole).map(move |given| {
+        let flag = given.option.flag();
+        format!(
+            "component {at}: {flag} is of the whole job, and counts with the first component only"
+        )
+    })
 }
 
 impl Submission {

@@ -9,7 +9,7 @@ use crate::notes::Notes;
 use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
 use crate::salloc;
 use crate::script::Work;
-use crate::specification::{Submission, build};
+use crate::specification::{Submission, build, of_whole};
 use crate::step_programs::{LATE_SEPARATOR, SEPARATOR};
 use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
@@ -219,9 +219,10 @@ fn read_submission(
     let count = given.len().max(in_script.len());
     let (mut given, mut in_script) = (given.into_iter(), in_script.into_iter());
     let mut whole: Option<Submission> = None;
-    for _ in 0..count {
+    for at in 0..count {
         let in_script = in_script.next().unwrap_or_default();
         let given = given.next().unwrap_or_default();
+        of_whole(at, in_script.iter().chain(&given)).for_each(|note| notes.say(&note));
         let part = read_part(in_script, variables.clone(), given, work, notes)?;
         match &mut whole {
             None => whole = Some(part),

@@ -5,7 +5,7 @@ use crate::choice::Choices;
 use crate::environment;
 use crate::option_words::{GivenOption, read_environment};
 use crate::script::Work;
-use crate::specification::build;
+use crate::specification::{build, of_whole};
 use crate::submission;
 use gcli::{Failure, cluster_choice};
 use gwire::api::SubmitRequest;
@@ -39,7 +39,8 @@ impl AllocationAsk {
             submission::submitter()?,
         );
         let mut notes = Vec::new();
-        let mut parts = given.into_iter().map(|given| {
+        let mut parts = given.into_iter().enumerate().map(|(at, given)| {
+            notes.extend(of_whole(at, given.iter()));
             let mut choices = Choices::of(variables.clone().into_iter().chain(given))?;
             notes.extend(choices.unused());
             build(&mut choices, &work, &submitter)
