@@ -589,11 +589,32 @@ mod tests {
                 r#"1g.10gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 1 } }]"#
             ]],
         );
-        gres("mps:50", expect!["0.5 [GpuAlternative { kind: Any, amount: Share { milli: 500 } }]"]);
-        gres("gres/mps:h100=25", expect![[r#"h100:0.25 [GpuAlternative { kind: Type("h100"), amount: Share { milli: 250 } }]"#]]);
-        gres("mps:100", expect!["1 [GpuAlternative { kind: Any, amount: Whole(1) }]"]);
-        gres("mps:150", expect!["error: --gres mps:150 is no part of a GPU: mps:50 is half of one, mps:h100:25 a quarter of an H100"]);
-        gres("shard:1", expect!["error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"]);
+        gres(
+            "mps:50",
+            expect!["0.5 [GpuAlternative { kind: Any, amount: Share { milli: 500 } }]"],
+        );
+        gres(
+            "gres/mps:h100=25",
+            expect![[
+                r#"h100:0.25 [GpuAlternative { kind: Type("h100"), amount: Share { milli: 250 } }]"#
+            ]],
+        );
+        gres(
+            "mps:100",
+            expect!["1 [GpuAlternative { kind: Any, amount: Whole(1) }]"],
+        );
+        gres(
+            "mps:150",
+            expect![
+                "error: --gres mps:150 is no part of a GPU: mps:50 is half of one, mps:h100:25 a quarter of an H100"
+            ],
+        );
+        gres(
+            "shard:1",
+            expect![
+                "error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"
+            ],
+        );
         gres("none", expect!["0 []"]);
         gres("gpu:0", expect!["0 []"]);
     }
@@ -670,7 +691,9 @@ mod tests {
         );
         gres(
             "gpu:1,shard:2",
-            expect!["error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"],
+            expect![
+                "error: --gres shard is not known here: ask for the part of a GPU, --gpus 0.25 or --gpus h100:0.25"
+            ],
         );
         gres(
             "gpu:h100:1,gpu:a100:1",

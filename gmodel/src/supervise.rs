@@ -102,6 +102,22 @@ pub struct ContainerPlaces {
     pub cache_bytes: u64,
     /// For a registry that sends nothing.
     pub registry_timeout_secs: u32,
+    pub driver: DriverFiles,
+}
+
+/// What a container with GPUs needs of their driver, beside the device files of the GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DriverFiles {
+    /// Device files, each with its place in the container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<(String, String)>,
+    /// By their names, where they are not the driver's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub libraries: Vec<(String, String)>,
+    /// Where the node keeps specs of devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cdi_dirs: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,6 +36,8 @@ pub struct Config {
     pub nvml_lib: Option<PathBuf>,
     /// Where the device files of GPUs are.
     pub dev_dir: PathBuf,
+    /// Where specs of devices for containers lie; a later directory comes before an earlier one.
+    pub cdi_dirs: Vec<String>,
     pub gpus: GpuDiscovery,
     /// Changes of the catalogue of signs of sick GPUs; `None`: gpupool's own.
     pub gpu_signs: Option<PathBuf>,
@@ -152,7 +154,7 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "controller",
     "state_dir",
     "spool_dir",
@@ -163,6 +165,7 @@ const KEYS: [&str; 36] = [
     "cgroup_tag",
     "nvml_lib",
     "dev_dir",
+    "cdi_dirs",
     "gpus",
     "cpus",
     "mem_bytes",
@@ -299,6 +302,10 @@ impl File<'_> {
                 .unwrap_or_else(|| "gpupool".into()),
             nvml_lib: self.string("nvml_lib").map(PathBuf::from),
             dev_dir: self.path("dev_dir", "/dev"),
+            cdi_dirs: match self.value("cdi_dirs") {
+                None => ["/etc/cdi", "/var/run/cdi"].map(str::to_owned).to_vec(),
+                Some(_) => self.strings("cdi_dirs"),
+            },
             gpus,
             gpu_signs: self.string("gpu_signs").map(PathBuf::from),
             gpu_burn_in: self.string("gpu_burn_in").map(PathBuf::from),

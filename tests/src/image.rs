@@ -137,6 +137,36 @@ impl TestImage {
         assert!(open.unwrap().success());
     }
 
+    /// A squashfs of a directory, as `.sqsh` or within a `.sif`: its header and one descriptor before it.
+    pub fn pack(root: &Path, file: &Path) {
+        let squashfs = file.with_extension("packed");
+        let said = Command::new("mksquashfs")
+            .args([root, &squashfs])
+            .args(["-noappend", "-all-root", "-quiet", "-no-progress"])
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{said:?}");
+        let bytes = fs::read(&squashfs).unwrap();
+        let mut head = Vec::new();
+        if file.extension().is_some_and(|end| end == "sif") {
+            const OFFSET: usize = 4096;
+            head.resize(OFFSET, 0);
+            head[32..41].copy_from_slice(b"SIF_MAGIC");
+            let mut number = |at: usize, value: usize| {
+                head[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
+            };
+            // One descriptor, at 128: a partition that is used, a squashfs, the primary system.
+            number(88, 1);
+            number(96, 128);
+            number(128, 0x4004 | 1 << 32);
+            number(128 + 17, OFFSET);
+            number(128 + 25, bytes.len());
+            number(128 + 201, 1 | 2 << 32);
+        }
+        head.extend(bytes);
+        fs::write(file, head).unwrap();
+    }
+
     pub fn text(&self) -> &str {
         self.layout.to_str().unwrap()
     }

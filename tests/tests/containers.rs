@@ -2,6 +2,9 @@
 
 use gpupool_tests::image::TestImage;
 use gpupool_tests::pool::Pool;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 #[test]
 fn a_step_and_a_script_run_in_an_image_as_their_user() {
@@ -85,6 +88,9 @@ fn the_tasks_of_a_step_share_a_container_and_options_do_what_they_say() {
     let again = format!("--container-image={}", saved.display());
     let said = pool.run_as_user("grun", &[&again, "cat", "/srv/x", "/etc/made-by"]);
     assert_eq!(said.out, "changed\numoci\n", "{said:?}");
+    // With the variables of the image that it was.
+    let said = pool.run_as_user("grun", &[&again, "sh", "-c", "echo $WHO"]);
+    assert_eq!(said.out, "image\n", "{said:?}");
     let script = format!(
         "#!/bin/sh\n{own} {option} --container-name=mine sh -c 'echo kept > /srv/y'\n{own} --container-name=mine cat /srv/y\n{own} --container-name=other true\n"
     );
@@ -209,4 +215,234 @@ fn an_image_with_paths_upwards_and_set_uid_files_stays_in_its_directory() {
     let said = pool.run_as_user("grun", &[&option, "true"]);
     said.fails_with(1, "10000 layers");
     pool.wait_idle("node1");
+}
+
+#[test]
+fn squashfs_files_of_enroot_and_apptainer_bring_their_variables() {
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    let Some(image) = TestImage::new(&pool, "img") else {
+        return;
+    };
+    let bundle = pool.work.join("bundle");
+    image.unpack(&bundle);
+    let root = bundle.join("rootfs");
+    let put = |name: &str, text: &str| {
+        fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+        fs::write(root.join(name), text).unwrap();
+    };
+    put(
+        ".singularity.d/env/10-docker2singularity.sh",
+        "#!/bin/sh\nexport PATH=\"/bin\"\nexport WHO=\"${WHO:-\"apptainer\"}\"\n",
+    );
+    put(
+        ".singularity.d/runscript",
+        "#!/bin/sh\necho run by its script\nexec \"$@\"\n",
+    );
+    let line = "echo $WHO; cat /etc/made-by; pwd";
+    let sif = pool.work.join("image.sif");
+    TestImage::pack(&root, &sif);
+    let option = format!("--container-image={}", sif.display());
+    let words = [&option, "--container-entrypoint", "sh", "-c", line];
+    let said = pool.run_as_user("grun", &words);
+    assert_eq!(
+        said.out, "run by its script\napptainer\numoci\n/\n",
+        "{said:?}"
+    );
+    put("etc/environment", "WHO=enroot\nPATH=/bin\n");
+    put(
+        "etc/rc",
+        "mkdir -p \"/srv\" 2> /dev/null\ncd \"/srv\" && unset OLDPWD || exit 1\necho run by rc\nexec \"$@\"\n",
+    );
+    fs::remove_dir_all(root.join(".singularity.d")).unwrap();
+    let sqsh = pool.work.join("image.sqsh");
+    TestImage::pack(&root, &sqsh);
+    let option = format!("--container-image={}", sqsh.display());
+    let said = pool.run_as_user("grun", &[&option, "sh", "-c", line]);
+    assert_eq!(said.out, "enroot\numoci\n/srv\n", "{said:?}");
+    let words = [&option, "--container-entrypoint", "sh", "-c", line];
+    let said = pool.run_as_user("grun", &words);
+    assert_eq!(said.out, "run by rc\nenroot\numoci\n/srv\n", "{said:?}");
+    // What is no such file is said, and what would do.
+    fs::write(&sif, "x").unwrap();
+    let option = format!("--container-image={}", sif.display());
+    let said = pool.run_as_user("grun", &[&option, "true"]);
+    said.fails_with(
+        1,
+        "it is no SIF file. What Apptainer can read it can unpack: apptainer build",
+    );
+    pool.wait_idle("node1");
+}
+
+/// Says how many GPUs CUDA counts.
+const SEEN: &str = "#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void *cuda = dlopen(\"libcuda.so.1\", RTLD_NOW);
+    if (!cuda) { puts(dlerror()); return 3; }
+    int (*init)(unsigned) = dlsym(cuda, \"cuInit\");
+    int (*count)(int *) = dlsym(cuda, \"cuDeviceGetCount\");
+    int many = 0, code = init(0);
+    if (!code) code = count(&many);
+    printf(\"%d GPUs, code %d\\n\", many, code);
+    return 0;
+}
+";
+
+/// The simulated driver, and what a program needs that finds it: mounts for a container that has no C library.
+fn driver(pool: &Pool) -> (PathBuf, String) {
+    let source = pool.write("seen.c", SEEN);
+    let built = format!(
+        "cc -o {0}/seen {1} -ldl",
+        pool.work.display(),
+        source.display()
+    );
+    assert_eq!(pool.run_shell(&built).code, 0, "{built}");
+    // Its state says which GPUs there are, and `dev` beside it which may be opened.
+    let sim = pool.work.join("sim");
+    fs::create_dir(&sim).unwrap();
+    fs::copy(
+        pool.dir.join("node1/nvml/state.json"),
+        sim.join("state.json"),
+    )
+    .unwrap();
+    std::os::unix::fs::symlink("/dev", sim.join("dev")).unwrap();
+    assert_eq!(
+        pool.run_shell(&format!("chmod -R a+rX {}", sim.display()))
+            .code,
+        0
+    );
+    let loader = [
+        "/lib/x86_64-linux-gnu",
+        "/lib64",
+        "/lib/aarch64-linux-gnu",
+        "/lib/ld-linux-aarch64.so.1",
+    ];
+    let loader = loader
+        .into_iter()
+        .filter(|path| std::path::Path::new(path).exists());
+    let mounts: Vec<String> = loader.map(|path| format!("{path}:{path}:ro")).collect();
+    let mounts = format!("{},{}/seen:/seen", mounts.join(","), pool.work.display());
+    (sim, format!("--container-mounts={mounts}"))
+}
+
+#[test]
+fn cuda_in_a_container_counts_the_jobs_gpus_by_known_libraries_or_by_the_nodes_spec() {
+    let Some(pool) = Pool::up(1, "h100:3") else {
+        return;
+    };
+    let Some(image) = TestImage::new(&pool, "img") else {
+        return;
+    };
+    image.configure(&["--config.env=NVIDIA_VISIBLE_DEVICES=all"]);
+    let option = format!("--container-image={}", image.text());
+    let (sim, mounts) = driver(&pool);
+    let count = "env -u CUDA_VISIBLE_DEVICES /seen; ls /dev | grep -c '^nvidia[0-9]'; echo $NVIDIA_VISIBLE_DEVICES | grep -c GPU-";
+    let grun = |more: &[&str], line: &str| {
+        let words = [more, &[&option, "sh", "-c", line]].concat();
+        let said = pool.user_command("grun").args(words).output().unwrap();
+        (
+            String::from_utf8_lossy(&said.stdout).into_owned(),
+            String::from_utf8_lossy(&said.stderr).into_owned(),
+        )
+    };
+    let with_sim = format!("{mounts},{}:/sim", sim.display());
+    let line = format!("export NVML_SIM_STATE=/sim; {count}; echo $LD_LIBRARY_PATH");
+    let found = "/usr/local/nvidia/lib64\n";
+    let (out, err) = grun(&["--gpus=2", &with_sim], &line);
+    assert_eq!(out, format!("2 GPUs, code 0\n2\n1\n{found}"), "{err}");
+    let (out, err) = grun(&["--gpus=1", &with_sim], &line);
+    assert_eq!(out, format!("1 GPUs, code 0\n1\n1\n{found}"), "{err}");
+    let (out, _) = grun(
+        &[],
+        "ls /dev /usr/local/nvidia 2>/dev/null | grep -c nvidia",
+    );
+    assert_eq!(out, "0\n");
+    // By the spec of the node.
+    let cdi = pool.work.join("cdi");
+    let hook = "#!/bin/sh\nbundle=$(sed -n 's/.*\"bundle\" *: *\"\\([^\"]*\\)\".*/\\1/p')\necho hooked > $bundle/merged/srv/hooked\n";
+    fs::create_dir(&cdi).unwrap();
+    let path = cdi.join("hook");
+    fs::write(&path, hook).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let spec = cdi.join("nvidia.yaml");
+    fs::write(&spec, cdi_spec(&pool, &sim, &path)).unwrap();
+    pool.reconfigure("node1", &format!("cdi_dirs = [\"{}\"]", cdi.display()));
+    let line = format!(
+        "{count}; cat /srv/hooked; echo $LD_LIBRARY_PATH; ls /usr/local/nvidia 2>/dev/null"
+    );
+    let (out, err) = grun(&["--gpus=2", &mounts], &line);
+    assert_eq!(out, "2 GPUs, code 0\n2\n1\nhooked\n/opt/driver\n", "{err}");
+    // A spec of another driver, and one that is not root's alone.
+    fs::rename(&sim, sim.with_extension("gone")).unwrap();
+    let (_, err) = grun(&["--gpus=1", &mounts], "true");
+    assert!(
+        err.contains("sim: No such file")
+            && err.contains("`nvidia-ctk cdi generate` writes it anew"),
+        "{err}"
+    );
+    fs::set_permissions(&spec, fs::Permissions::from_mode(0o666)).unwrap();
+    let (_, err) = grun(&["--gpus=1", &mounts], "true");
+    assert!(err.contains("that only root can write"), "{err}");
+    // Without GPUs it is not looked at.
+    let (out, err) = grun(&[], "cat /etc/made-by");
+    assert_eq!(out, "umoci\n", "{err}");
+    pool.wait_idle("node1");
+}
+
+/// As `nvidia-ctk cdi generate` writes it, for the simulated driver.
+fn cdi_spec(pool: &Pool, sim: &std::path::Path, hook: &std::path::Path) -> String {
+    let node = pool.dir.join("node1");
+    let dev = node.join("dev").display().to_string();
+    let mut cards: Vec<String> = fs::read_dir(&dev)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter(|name| name.trim_start_matches("nvidia").parse::<u32>().is_ok())
+        .collect();
+    cards.sort();
+    let device = |(at, card): (usize, &String)| {
+        format!(
+            "- name: \"{at}\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/{card}\n      hostPath: {dev}/{card}\n"
+        )
+    };
+    let devices: String = cards.iter().enumerate().map(device).collect();
+    let library = node.join("nvml/libnvidia_ml_sim.so");
+    format!(
+        "---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+{devices}containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  - NVML_SIM_STATE=/sim
+  - LD_LIBRARY_PATH=/opt/driver
+  deviceNodes:
+  - path: /dev/nvidiactl
+    hostPath: {dev}/nvidiactl
+  - path: /dev/nvidia-uvm
+    hostPath: {dev}/nvidia-uvm
+  mounts:
+  - hostPath: {library}
+    containerPath: /opt/driver/libcuda.so.1
+    options: [ro, nosuid, nodev, bind]
+  - hostPath: {sim}
+    containerPath: /sim
+    options:
+    - ro
+    - nosuid
+    - nodev
+    - rbind
+    - rprivate
+  hooks:
+  - hookName: createContainer
+    path: {hook}
+    args:
+    - hook
+",
+        library = library.display(),
+        sim = sim.display(),
+        hook = hook.display(),
+    )
 }

@@ -68,6 +68,16 @@ impl Channel {
         ["NVIDIA_IMEX_CHANNELS", "GSUB_IMEX_CHANNEL"].map(|name| format!("{name}={}", self.number))
     }
 
+    /// Its file, and where a container has it.
+    pub fn place(&self) -> (String, String) {
+        let name = self.path.file_name().unwrap_or_default();
+        let inside = Path::new("/dev").join(DRIVER).join(name);
+        (
+            self.path.display().to_string(),
+            inside.display().to_string(),
+        )
+    }
+
     /// The file that goes with the run; empty for one that stands.
     pub fn made(&self) -> String {
         if self.stands {

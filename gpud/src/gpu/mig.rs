@@ -159,6 +159,25 @@ fn nominal_mib(profile: &str, told_mib: u64) -> u64 {
 /// Capability files that a process in a slice opens besides the GPU's: of its GPU instance and its compute instance. The fence denies
 /// both to all other runs.
 pub fn caps(config: &Config, own: &GrantedGpu) -> Result<Vec<DeviceNumber>> {
+    let minors = cap_minors(config, own)?.into_iter();
+    minors
+        .map(|minor| cap_device(&config.dev_dir, minor))
+        .collect()
+}
+
+/// The paths of these files.
+pub fn cap_paths(config: &Config, own: &GrantedGpu) -> Vec<PathBuf> {
+    let minors = cap_minors(config, own).unwrap_or_default().into_iter();
+    minors
+        .map(|minor| cap_path(&config.dev_dir, minor))
+        .collect()
+}
+
+fn cap_path(dev_dir: &Path, minor: u32) -> PathBuf {
+    dev_dir.join(format!("nvidia-caps/nvidia-cap{minor}"))
+}
+
+fn cap_minors(config: &Config, own: &GrantedGpu) -> Result<Vec<u32>> {
     let Some((instance, compute)) = own.slice else {
         return Ok(Vec::new());
     };
@@ -171,15 +190,12 @@ pub fn caps(config: &Config, own: &GrantedGpu) -> Result<Vec<DeviceNumber>> {
             own.gpu.minor
         )
     })?;
-    minors
-        .into_iter()
-        .map(|minor| cap_device(&config.dev_dir, minor))
-        .collect()
+    Ok(minors.into_iter().collect())
 }
 
 /// The driver makes the file when it is first asked for, so it may not be there yet.
 fn cap_device(dev_dir: &Path, minor: u32) -> Result<DeviceNumber> {
-    let path = dev_dir.join(format!("nvidia-caps/nvidia-cap{minor}"));
+    let path = cap_path(dev_dir, minor);
     if let Ok(Some(device)) = char_device(&path) {
         return Ok(device);
     }

@@ -5,6 +5,7 @@ pub mod check;
 pub mod check_book;
 mod check_output;
 pub mod check_program;
+pub mod driver_files;
 pub mod fence;
 pub mod health;
 pub mod imex;

@@ -132,16 +132,21 @@ fn gpu_device(dev_dir: &Path, gpu: &GpuFacts) -> Option<DeviceNumber> {
 
 /// Device files that any run with a GPU needs, as far as they are there: a simulated driver is not in /proc/devices.
 fn control_nodes(dev_dir: &Path) -> Vec<DeviceNumber> {
+    let paths = control_paths(dev_dir);
+    let device = |path: &PathBuf| char_device(path).ok().flatten();
+    paths.iter().filter_map(device).collect()
+}
+
+/// Their paths.
+pub fn control_paths(dev_dir: &Path) -> Vec<PathBuf> {
     let names = [
         "nvidiactl",
         "nvidia-uvm",
         "nvidia-uvm-tools",
         "nvidia-modeset",
     ];
-    names
-        .iter()
-        .filter_map(|name| char_device(&dev_dir.join(name)).ok().flatten())
-        .collect()
+    let paths = names.iter().map(|name| dev_dir.join(name));
+    paths.filter(|path| path.exists()).collect()
 }
 
 /// What the fence has to know of a GPU: its device file and the DRI nodes of the same card.

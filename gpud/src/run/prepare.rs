@@ -3,6 +3,7 @@
 
 use crate::clock::wall_clock;
 use crate::config::{Config, Isolation};
+use crate::gpu::driver_files;
 use crate::gpu::fence::fence_rules;
 use crate::gpu::imex::{self, Channel};
 use crate::gpu::mig::{self, GrantedGpu};
@@ -72,6 +73,7 @@ fn make_ready(site: &Site, run: RunId, tell: TellPull<'_>) -> Result<Supervisor,
     if let Some(channel) = &channel {
         setup.environment.extend(channel.variables());
         setup.imex_device = channel.made();
+        setup.containers.driver.devices.push(channel.place());
     }
     for (gpu, wanted) in setup.gpus.iter_mut().zip(&order.gpus) {
         if let GpuPart::Share { milli, .. } = wanted.part {
@@ -351,6 +353,7 @@ fn setup(
             images: site.spool.images_dir(user.uid).display().to_string(),
             cache_bytes: site.config.image_cache_bytes,
             registry_timeout_secs: site.config.registry_timeout_secs,
+            driver: driver_files::of_run(&site.config, gpus),
         },
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),

@@ -1,10 +1,12 @@
 //! The OCI bundle of a container: what the runtime is to make of an image's files and the user's wishes. Text in, text out.
 
 use crate::container::ContainerError;
+use crate::container::gpus::GpuEdits;
 use crate::container::order::ContainerOrder;
 use gmodel::container::ContainerMount;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the node itself puts into each container, where it is there: the same processes, devices without a right, and memory and
@@ -25,7 +27,7 @@ const FIRST: usize = 2;
 const SHARED_DEVICES: [&str; 1] = ["/dev/infiniband"];
 
 /// In order: what is mounted later lies over what came before.
-fn mounts(order: &ContainerOrder, is_there: impl Fn(&str) -> bool) -> Vec<Value> {
+fn mounts(order: &ContainerOrder, gpus: &GpuEdits, is_there: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut mounts: Vec<Value> = Vec::new();
     let own = OWN_MOUNTS.iter().filter(|(path, _)| is_there(path));
     let own: Vec<Value> = own
@@ -38,17 +40,18 @@ fn mounts(order: &ContainerOrder, is_there: impl Fn(&str) -> bool) -> Vec<Value>
     ));
     mounts.push(tmpfs("/dev", &["nosuid", "noexec", "mode=755", "size=64k"]));
     mounts.extend(own.into_iter().skip(FIRST));
-    let devices = order.devices.iter().filter(|device| is_there(device));
-    mounts.extend(devices.map(|device| {
-        let name = device.rsplit('/').next().unwrap_or_default();
-        mount(
-            device,
-            &format!("/dev/{name}"),
-            &["bind", "nosuid", "noexec"],
-        )
-    }));
+    mounts.extend(
+        devices(order, gpus)
+            .iter()
+            .filter(|(source, _)| is_there(source))
+            .map(|(source, target)| mount(source, target, &["bind", "nosuid", "noexec"])),
+    );
     let shared = SHARED_DEVICES.iter().filter(|path| is_there(path));
     mounts.extend(shared.map(|path| mount(path, path, &["rbind", "nosuid", "noexec"])));
+    mounts.extend(gpus.mounts.iter().map(|one| {
+        let options: Vec<&str> = one.options.iter().map(String::as_str).collect();
+        mount(&one.source, &one.target, &with_bind(options))
+    }));
     if order.spec.mount_home == Some(true) && is_there(&order.home) {
         mounts.push(mount(
             &order.home,
@@ -62,9 +65,34 @@ fn mounts(order: &ContainerOrder, is_there: impl Fn(&str) -> bool) -> Vec<Value>
     mounts
 }
 
+/// Each place once: those of the run's own GPUs, and what the driver needs besides.
+fn devices(order: &ContainerOrder, gpus: &GpuEdits) -> Vec<(String, String)> {
+    let of_gpus = order.gpus.iter().map(|gpu| {
+        let name = gpu.device.rsplit('/').next().unwrap_or_default();
+        (gpu.device.clone(), format!("/dev/{name}"))
+    });
+    let of_driver = order.driver.devices.iter().chain(&gpus.devices).cloned();
+    let mut all: Vec<(String, String)> = Vec::new();
+    for (source, target) in of_gpus.chain(of_driver) {
+        if !all.iter().any(|(_, known)| *known == target) {
+            all.push((source, target));
+        }
+    }
+    all
+}
+
 /// `config.json` for a container whose files are at `root`. `is_there` says whether a path is on the node.
-pub fn config(order: &ContainerOrder, root: &Path, is_there: impl Fn(&str) -> bool) -> String {
-    let mounts = mounts(order, is_there);
+pub fn config(
+    order: &ContainerOrder,
+    gpus: &GpuEdits,
+    root: &Path,
+    is_there: impl Fn(&str) -> bool,
+) -> String {
+    let mounts = mounts(order, gpus, is_there);
+    let mut hooks: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for (stage, hook) in &gpus.hooks {
+        hooks.entry(stage).or_default().push(hook);
+    }
     let id = |own: u32| if order.is_root_inside() { 0 } else { own };
     let (uid, gid) = (id(order.uid), id(order.gid));
     let mut namespaces = vec![json!({"type": "mount"})];
@@ -88,6 +116,7 @@ pub fn config(order: &ContainerOrder, root: &Path, is_there: impl Fn(&str) -> bo
             "noNewPrivileges": true,
             "capabilities": {},
         },
+        "hooks": hooks,
         "mounts": mounts,
         "linux": linux,
     })
@@ -116,10 +145,14 @@ fn of_user(asked: &ContainerMount) -> Value {
         options.extend(["nosuid", "nodev"]);
         return tmpfs(&target, &options);
     }
+    mount(&asked.source, &target, &with_bind(options))
+}
+
+fn with_bind(mut options: Vec<&str>) -> Vec<&str> {
     if !options.iter().any(|flag| flag.ends_with("bind")) {
         options.push("rbind");
     }
-    mount(&asked.source, &target, &options)
+    options
 }
 
 /// What of an OCI bundle made elsewhere counts: its files, its environment and its directory.
@@ -167,6 +200,7 @@ impl GivenBundle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::container::order::ContainerGpu;
     use gmodel::container::ContainerSpec;
 
     fn order(options: &[(&str, &str)]) -> ContainerOrder {
@@ -179,15 +213,23 @@ mod tests {
             uid: 1000,
             gid: 100,
             home: "/home/ada".into(),
-            devices: vec!["/dev/nvidia3".into(), "/run/x/dev/nvidia4".into()],
+            gpus: ["/dev/nvidia3", "/run/x/dev/nvidia4"]
+                .map(|device| ContainerGpu {
+                    device: device.into(),
+                    ..ContainerGpu::default()
+                })
+                .to_vec(),
             ..ContainerOrder::default()
         }
     }
 
     fn read(order: &ContainerOrder) -> Value {
-        let text = config(order, Path::new("/box/merged"), |path| {
-            path != "/dev/infiniband"
-        });
+        let text = config(
+            order,
+            &GpuEdits::default(),
+            Path::new("/box/merged"),
+            |path| path != "/dev/infiniband",
+        );
         serde_json::from_str(&text).unwrap()
     }
 

@@ -1,6 +1,8 @@
 //! A task goes into its container and becomes the program. The first task makes the container, the other tasks wait.
 
 use crate::container::ContainerError;
+use crate::container::foreign::leave_variables;
+use crate::container::gpus::set_variables;
 use crate::container::news::{Teller, failure_words, inherited};
 use crate::container::order::ContainerOrder;
 use crate::container::program::{Program, ProgramFailure};
@@ -31,6 +33,8 @@ const NOT_EXECUTABLE: u8 = 126;
 const SAVE_PATIENCE: Duration = Duration::from_secs(3600);
 /// Where programs are in an image that does not say.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Which GPUs there are is the job's to say: images for GPUs say `all`.
+const OF_JOB: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 /// The image speaks a language of its own.
 const NOT_TAKEN: [&str; 3] = ["LANG", "LANGUAGE", "LC_ALL"];
 
@@ -172,7 +176,12 @@ fn variables(
     image: &[String],
     kept: &[String],
 ) -> BTreeMap<OsString, OsString> {
-    let is_kept = |name: &OsStr| kept.iter().any(|kept| name == kept.as_str());
+    let is_kept = |name: &OsStr| {
+        let of_job = OF_JOB.into_iter();
+        of_job
+            .chain(kept.iter().map(String::as_str))
+            .any(|kept| name == kept)
+    };
     let mut all: BTreeMap<OsString, OsString> = own
         .filter(|(name, _)| {
             is_kept(name) || name != "PATH" && !NOT_TAKEN.iter().any(|gone| name == gone)
@@ -198,11 +207,9 @@ fn program_of(order: &ContainerOrder, entrance: &Entrance, command: &[OsString])
         .map(OsString::from)
         .chain(command.iter().cloned());
     let mut program = Command::new(words.next().unwrap_or_default());
-    program.args(words).env_clear().envs(variables(
-        std::env::vars_os(),
-        &config.env,
-        &order.spec.env,
-    ));
+    let mut all = variables(std::env::vars_os(), &config.env, &order.spec.env);
+    set_variables(&mut all, &entrance.container.gpu_env);
+    program.args(words).env_clear().envs(all);
     program
 }
 
@@ -277,6 +284,8 @@ fn save(order: &ContainerOrder, entrance: &Entrance) -> Result<(), ContainerErro
         Mode::empty(),
     )
     .map_err(ContainerError::node)?;
+    // A read-only container has no room for them, and is saved all the same.
+    let _ = leave_variables(&root, &live.image.config.env);
     setns(&entrance.user, CloneFlags::CLONE_NEWUSER).map_err(ContainerError::node)?;
     let pack = Program::new("mksquashfs", order.dir.join("words"))?
         .args([

@@ -13,6 +13,8 @@
 
 mod bundle;
 mod cache;
+mod foreign;
+mod gpus;
 mod image;
 mod join;
 mod news;
@@ -20,7 +22,9 @@ mod order;
 mod program;
 mod pull;
 mod set_up;
+mod sif;
 mod store;
+mod yaml;
 
 pub use join::{NO_CONTAINER, run};
 pub use news::{ContainerNews, note_image};

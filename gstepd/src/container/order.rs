@@ -2,7 +2,7 @@
 
 use crate::container::ContainerError;
 use gmodel::container::ContainerSpec;
-use gmodel::supervise::{RunSetup, StepOrder};
+use gmodel::supervise::{DriverFiles, RunGpu, RunSetup, StepOrder};
 use gsys::launch::LaunchSpec;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -32,11 +32,30 @@ pub struct ContainerOrder {
     pub shell: String,
     /// Files of the node that the container sees in the same place: the script, the socket of marks.
     pub files: Vec<String>,
-    /// Device files of the node, each by its last name in /dev.
-    pub devices: Vec<String>,
+    pub gpus: Vec<ContainerGpu>,
+    pub driver: DriverFiles,
     /// Where a task says how far its container is; `None`: on stderr.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub news: Option<i32>,
+}
+
+/// A GPU or slice that the container sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerGpu {
+    pub uuid: String,
+    /// Device file of the node: in the container it has its last name, in /dev.
+    pub device: String,
+    pub is_slice: bool,
+}
+
+impl ContainerGpu {
+    fn of(gpu: &RunGpu) -> Self {
+        Self {
+            uuid: gpu.uuid.clone(),
+            device: gpu.device.clone(),
+            is_slice: !gpu.gpu.is_empty(),
+        }
+    }
 }
 
 /// A container of the run: `name` says which, unless its user gave it one.
@@ -58,7 +77,11 @@ fn order(spec: &ContainerSpec, setup: &RunSetup, name: &str, tasks: u32) -> Cont
         home: setup.home.clone(),
         shell: setup.shell.clone(),
         files: Vec::new(),
-        devices: setup.gpus.iter().map(|gpu| gpu.device.clone()).collect(),
+        gpus: setup.gpus.iter().map(ContainerGpu::of).collect(),
+        driver: match setup.gpus.is_empty() {
+            true => DriverFiles::default(),
+            false => setup.containers.driver.clone(),
+        },
         news: None,
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::container::ContainerError;
 use crate::container::bundle::{GivenBundle, config};
+use crate::container::gpus::GpuEdits;
 use crate::container::image::{ImageConfig, read_bounded};
 use crate::container::order::ContainerOrder;
 use crate::container::program;
@@ -29,6 +30,9 @@ const MAX_PASSWD_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LiveContainer {
     pub image: StoredImage,
+    /// Variables of its GPUs' driver.
+    #[serde(default)]
+    pub gpu_env: Vec<String>,
     /// The process that waits in its namespaces.
     pub pid: i32,
     /// When it was started: a number is given again.
@@ -68,7 +72,8 @@ pub fn make(
     let used = order.dir.join("image");
     fs::write(&used, lower.as_bytes()).map_err(ContainerError::of_file("writing", &used))?;
     add_user(order, &image.lower);
-    let text = config(order, &order.dir.join("merged"), |path| {
+    let gpus = GpuEdits::of(order)?;
+    let text = config(order, &gpus, &order.dir.join("merged"), |path| {
         fs::metadata(path).is_ok()
     });
     let file = order.dir.join("config.json");
@@ -81,6 +86,7 @@ pub fn make(
         .ok_or_else(|| ContainerError::node("the container's first process ended at once"))?;
     Ok(LiveContainer {
         image,
+        gpu_env: gpus.env,
         pid,
         pid_start,
         joined: 0,

@@ -8,8 +8,10 @@
 
 use crate::container::ContainerError;
 use crate::container::cache::ImageCache;
+use crate::container::foreign::config_in;
 use crate::container::image::{ImageConfig, LayoutImage, Manifest, digest, read_bounded};
 use crate::container::program::{Program, ProgramFailure, bytes_below};
+use crate::container::sif::squashfs_offset;
 use gmodel::container::{ImageSource, RegistryImage};
 use gmodel::image_pull::PullProgress;
 use nix::fcntl::{Flock, FlockArg};
@@ -102,16 +104,24 @@ impl ImageStore<'_> {
             return Ok(StoredImage {
                 lower: path.to_owned(),
                 name: text.to_owned(),
+                config: config_in(path),
                 ..StoredImage::default()
             });
         }
         match path.extension().and_then(|end| end.to_str()) {
-            Some("sif") => Err(ContainerError::user(format_args!(
-                "{text}: a .sif needs Apptainer, and this node runs containers by crun. Convert it: apptainer build --sandbox DIR {text}, then --container-image=DIR"
-            ))),
-            Some("sqsh" | "squashfs" | "sqfs" | "img") => self.squashfs(path, &meta),
+            Some("sif") => {
+                let file = File::open(path).map_err(|e| e.to_string());
+                let offset = file.and_then(|file| squashfs_offset(&file));
+                let offset = offset.map_err(|why| {
+                    ContainerError::user(format_args!(
+                        "{text}: {why}. What Apptainer can read it can unpack: apptainer build --sandbox DIR {text}, then --container-image=DIR"
+                    ))
+                })?;
+                self.squashfs(path, &meta, offset)
+            }
+            Some("sqsh" | "squashfs" | "sqfs" | "img") => self.squashfs(path, &meta, 0),
             _ => Err(ContainerError::user(format_args!(
-                "{text} is no image: a directory, an OCI layout, or a file that ends in .sqsh"
+                "{text} is no image: a directory, an OCI layout, or a file that ends in .sqsh or .sif"
             ))),
         }
     }
@@ -120,6 +130,7 @@ impl ImageStore<'_> {
         &mut self,
         path: &Path,
         meta: &fs::Metadata,
+        offset: u64,
     ) -> Result<StoredImage, ContainerError> {
         // A file that is written anew is another image.
         let key = format!(
@@ -132,12 +143,14 @@ impl ImageStore<'_> {
         self.once(&key, |store, new| {
             let unpack = store
                 .program("unsquashfs", &key)?
-                .args(["-no-progress", "-no-xattrs", "-ignore-errors", "-dest"])
+                .args(["-no-progress", "-no-xattrs", "-ignore-errors"])
+                .args(["-offset", &offset.to_string(), "-dest"])
                 .args([new.as_os_str(), path.as_os_str()]);
             let unpacked = unpack.run(UNPACK_PATIENCE, &mut || store.unpacked(new, &key));
             unpacked.map_err(|failure| of_unpacking(&path.display().to_string(), failure))?;
             Ok(StoredImage {
                 name: path.display().to_string(),
+                config: config_in(new),
                 ..StoredImage::default()
             })
         })

@@ -23,10 +23,12 @@ pub fn visible() -> Result<Vec<VisibleGpu>, CudaCode> {
     library::initialise().map_err(of_nvml)?;
     let state = library::state().map_err(of_nvml)?;
     let dev = library::directory().join("dev");
+    let has_files = dev.join("nvidiactl").exists();
     let may_open = |gpu: &&Gpu| {
-        ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)]
-            .iter()
-            .all(|name| opens(&dev.join(name)))
+        !has_files
+            || ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)]
+                .iter()
+                .all(|name| dev.join(name).exists() && opens(&dev.join(name)))
     };
     let there = |gpu: &&Gpu| !gpu.faults.missing && !gpu.faults.lost;
     let mut gpus: Vec<&Gpu> = state.gpus.iter().filter(there).filter(may_open).collect();
