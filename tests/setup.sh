@@ -30,6 +30,7 @@ for_test() {
     command -v cargo-nextest >/dev/null 2>&1 || say "cargo-nextest is not here: plain cargo test is used, which is slower and fine"
     need ssh openssh-client "jobs are reached by ssh"
     need rsync rsync "files go to a job by ssh"
+    need curl curl "the node daemon's socket is asked by hand"
     install_sshd
     # Kernel tests on pure cgroup v2: gsys/tests/uml.sh fetches the kernel (40 MB) and unpacks it aside; nothing is installed.
     need crun crun "containers of jobs are made by it"

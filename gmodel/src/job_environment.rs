@@ -3,8 +3,9 @@
 //! Owns names and values; a node adds what is its own. Source: "OUTPUT ENVIRONMENT VARIABLES" in sbatch(1) and salloc(1).
 
 use crate::hostlist;
-use crate::job::MemRequest;
+use crate::job::{MemRequest, VisibleDevices};
 use crate::launch_order::{LaunchOrder, OrderNode};
+use crate::supervise::{RunGpu, RunSetup};
 
 /// Words and values, without the prefix: `JOB_ID`, `17`.
 pub fn job_words(order: &LaunchOrder) -> Vec<(&'static str, String)> {
@@ -96,6 +97,82 @@ fn size_words(words: &mut Vec<(&'static str, String)>, order: &LaunchOrder) {
             put("MEM_PER_NODE", (order.mem_bytes >> 20).to_string())
         }
     }
+}
+
+/// GPUs as programs are told of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VisibleGpus {
+    /// For `CUDA_VISIBLE_DEVICES`.
+    pub cuda: String,
+    /// `cuda` counts the GPUs by PCI address; CUDA's own order begins with the fastest.
+    pub by_address: bool,
+    pub uuids: String,
+}
+
+/// The GPUs that CUDA is to use, in this order. Behind the fence CUDA counts the GPUs of the whole job, so an index is a position among
+/// these, also where a step or a task has only some.
+pub fn visible_gpus<'a>(
+    visible: VisibleDevices,
+    gpus: impl Iterator<Item = &'a RunGpu>,
+) -> VisibleGpus {
+    let mut seen: Vec<&RunGpu> = Vec::new();
+    for gpu in gpus {
+        if seen.iter().all(|other| other.uuid != gpu.uuid) {
+            seen.push(gpu);
+        }
+    }
+    let uuids: Vec<&str> = seen.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let uuids = uuids.join(",");
+    let numbers: Option<Vec<u32>> = seen.iter().map(|gpu| gpu.cuda_index).collect();
+    match numbers.filter(|_| visible == VisibleDevices::Index) {
+        Some(numbers) => {
+            let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
+            VisibleGpus {
+                by_address: !numbers.is_empty(),
+                cuda: texts.join(","),
+                uuids,
+            }
+        }
+        None => VisibleGpus {
+            cuda: uuids.clone(),
+            by_address: false,
+            uuids,
+        },
+    }
+}
+
+/// `NAME=value` lines for a login that is in the job: the job and its GPUs on this node, as each step has them.
+pub fn login_lines(order: &LaunchOrder, setup: &RunSetup) -> Vec<String> {
+    let mut lines = setup.environment.clone();
+    let mut words: Vec<(&str, String)> = job_words(order);
+    words.push(("CPUS_ON_NODE", order.cpus.to_string()));
+    if !setup.gpus.is_empty() {
+        let indexes: Vec<String> = setup.gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+        words.push(("GPUS_ON_NODE", setup.gpus.len().to_string()));
+        words.push(("JOB_GPUS", indexes.join(",")));
+    }
+    let words = words
+        .into_iter()
+        .map(|(word, value)| (word.to_owned(), value));
+    for (word, value) in words.chain(part_words(order)) {
+        lines.push(format!("GSUB_{word}={value}"));
+        lines.push(format!("SLURM_{word}={value}"));
+    }
+    lines.extend(order.run.map(|run| format!("GSUB_ATTEMPT={}", run.attempt)));
+    lines.push(format!("SLURMD_NODENAME={}", setup.node_name));
+    lines.push(format!("GSUB_NODENAME={}", setup.node_name));
+    let gpus = visible_gpus(order.visible_devices, setup.gpus.iter());
+    lines.push(format!("CUDA_VISIBLE_DEVICES={}", gpus.cuda));
+    if gpus.by_address {
+        lines.push("CUDA_DEVICE_ORDER=PCI_BUS_ID".to_owned());
+    }
+    if gpus.uuids.is_empty() {
+        lines.push("NVIDIA_VISIBLE_DEVICES=void".to_owned());
+    } else {
+        lines.push(format!("NVIDIA_VISIBLE_DEVICES={}", gpus.uuids));
+        lines.push(format!("GSUB_GPU_UUIDS={}", gpus.uuids));
+    }
+    lines
 }
 
 /// Slurm's form for a number per node: `6,2`, and `2(x3),1` for neighbours that are equal.

@@ -38,6 +38,7 @@ pub mod launch_order;
 pub mod licence;
 pub mod mig;
 pub mod node;
+pub mod node_login;
 pub mod option_table;
 pub mod output_stream;
 mod own_keys;

@@ -28,7 +28,7 @@ use gpu::check_book::GpuChecks;
 use gpu::{catalogue, health, order, share, table, watch, watch_thread};
 use hollow::HollowOptions;
 use input::DaemonInput;
-use run::{fence_audit, output_keeper, stand_by};
+use run::{fence_audit, login, output_keeper, stand_by};
 use site::Site;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -291,7 +291,10 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
 
     let daemon = tokio::spawn(daemon.run(queue));
-    tokio::spawn(forward::serve(listener, to.clone()));
+    let of_logins = Arc::clone(&site);
+    let logins: forward::LoginDoor =
+        Arc::new(move |peer, question| login::answer(&of_logins, peer, question));
+    tokio::spawn(forward::serve(listener, to.clone(), logins));
     tokio::spawn(link::keep(to.clone(), inputs.clone()));
     tokio::spawn(identity::keep_fresh(to.controller, to.state_dir));
     tokio::spawn(output_keeper::keep(Arc::clone(&site)));

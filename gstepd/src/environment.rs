@@ -7,8 +7,7 @@ mod ranks;
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
-use gmodel::job::VisibleDevices;
-use gmodel::job_environment::{job_words, part_words, run_lengths};
+use gmodel::job_environment::{job_words, part_words, run_lengths, visible_gpus};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::parallel::given_names;
 use gmodel::supervise::{RunGpu, RunSetup, StepOrder};
@@ -323,46 +322,21 @@ fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
     }
 }
 
-/// The GPUs that CUDA is to use, in this order; returns the UUIDs. Behind the fence CUDA counts the GPUs of the whole job, so an index
-/// is a position among these, also where a step or a task has only some.
+/// Returns the UUIDs of the GPUs that CUDA is to use.
 fn visible_variables<'a>(
     env: &mut Variables,
     order: &LaunchOrder,
     gpus: impl Iterator<Item = &'a RunGpu>,
 ) -> String {
-    let mut seen: Vec<&RunGpu> = Vec::new();
-    for gpu in gpus {
-        if seen.iter().all(|other| other.uuid != gpu.uuid) {
-            seen.push(gpu);
-        }
+    let gpus = visible_gpus(order.visible_devices, gpus);
+    env.set("CUDA_VISIBLE_DEVICES", gpus.cuda);
+    if gpus.by_address {
+        env.set_if_absent("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     }
-    let uuids = seen
-        .iter()
-        .map(|gpu| gpu.uuid.as_str())
-        .collect::<Vec<_>>()
-        .join(",");
-    let numbers: Option<Vec<u32>> = seen.iter().map(|gpu| gpu.cuda_index).collect();
-    match numbers.filter(|_| order.visible_devices == VisibleDevices::Index) {
-        Some(numbers) => {
-            env.set(
-                "CUDA_VISIBLE_DEVICES",
-                numbers
-                    .iter()
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(","),
-            );
-            // CUDA's own order begins with the fastest GPU, and the numbers are those by address.
-            if !numbers.is_empty() {
-                env.set_if_absent("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-            }
-        }
-        None => env.set("CUDA_VISIBLE_DEVICES", uuids.as_str()),
+    if !gpus.uuids.is_empty() {
+        env.set("GSUB_GPU_UUIDS", gpus.uuids.as_str());
     }
-    if !uuids.is_empty() {
-        env.set("GSUB_GPU_UUIDS", uuids.as_str());
-    }
-    uuids
+    gpus.uuids
 }
 
 /// What the task is bound to, in srun's variables; nothing where it is bound to nothing.

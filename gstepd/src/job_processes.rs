@@ -1,5 +1,8 @@
 //! The processes of a job as one thing to signal, kill and measure: the run's cgroup, or without isolation everything that
 //! descends from the supervisor, which is the sub-reaper of all of it. Never decides when.
+//!
+//! Logins that gpud moved into the cgroup descend from sshd: they are measured and killed with the job, and are told of its end. Other
+//! signals are not for them, and no end waits for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -54,10 +57,10 @@ impl JobProcesses {
         }
     }
 
-    /// One signal to every process but `except`.
+    /// One signal to every process of the job itself but `except`.
     pub fn signal(&self, signal: i32, except: Option<i32>) -> anyhow::Result<()> {
         let pids = self
-            .pids()?
+            .own_pids()?
             .into_iter()
             .filter(|pid| Some(*pid) != except)
             .collect();
@@ -69,7 +72,7 @@ impl JobProcesses {
     /// die of it. (Shells block signals for moments, so that alone says little.)
     pub fn ask(&self, signal: i32, spare: Option<i32>) -> anyhow::Result<()> {
         let looked: Vec<(i32, String)> = self
-            .pids()?
+            .own_pids()?
             .into_iter()
             .map(|pid| (pid, status_of(pid)))
             .collect();
@@ -123,8 +126,9 @@ impl JobProcesses {
         if let Some(first) = first {
             self.signal_members(vec![first], SIGTERM)?;
         }
-        self.signal(SIGTERM, first)?;
-        self.signal(SIGCONT, None)?;
+        let others = self.pids()?.into_iter().filter(|pid| Some(*pid) != first);
+        self.signal_members(others.collect(), SIGTERM)?;
+        self.signal_members(self.pids()?, SIGCONT)?;
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.freeze(false)?),
             JobProcesses::Descendants => Ok(()),
@@ -156,17 +160,20 @@ impl JobProcesses {
     pub fn is_empty(&self) -> anyhow::Result<bool> {
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.is_empty()?),
-            // A sub-reaper without a child has no descendant either: orphans would have come to it.
-            JobProcesses::Descendants => {
-                let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-                Ok(waitid(Id::All, look) == Err(nix::Error::ECHILD))
-            }
+            JobProcesses::Descendants => Ok(JobProcesses::own_are_over()),
         }
     }
 
-    /// The process is the only one of the job.
+    /// Whether all that is left, if anything, are logins: a sub-reaper without a child has no descendant either, since orphans would
+    /// have come to it.
+    pub fn own_are_over() -> bool {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        waitid(Id::All, look) == Err(nix::Error::ECHILD)
+    }
+
+    /// The process is the only one of the job itself.
     pub fn is_alone(&self, pid: i32) -> anyhow::Result<bool> {
-        Ok(self.pids()?.iter().all(|other| *other == pid))
+        Ok(self.own_pids()?.iter().all(|other| *other == pid))
     }
 
     fn kill_descendants(&self) -> anyhow::Result<()> {
@@ -209,6 +216,16 @@ impl JobProcesses {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.job_pids()?),
             JobProcesses::Descendants => Ok(descendants()),
         }
+    }
+
+    /// Without logins.
+    fn own_pids(&self) -> anyhow::Result<Vec<i32>> {
+        let mut pids = self.pids()?;
+        if matches!(self, JobProcesses::Cgroup(_)) {
+            let own: BTreeSet<i32> = descendants().into_iter().collect();
+            pids.retain(|pid| own.contains(pid));
+        }
+        Ok(pids)
     }
 
     /// Each is held by a pidfd and then looked up again, since a number may have gone to a stranger. In batches, so that

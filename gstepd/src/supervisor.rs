@@ -535,8 +535,22 @@ impl Supervisor {
                 };
                 self.carry_out(acts);
             }
-            Ok(false) => {}
+            Ok(false) => self.look_whether_logins_are_left(),
             Err(e) => self.dir.log(&format!("looking for processes: {e:#}")),
+        }
+    }
+
+    /// No end of a job waits for a login.
+    fn look_whether_logins_are_left(&mut self) {
+        if !JobProcesses::own_are_over() {
+            return;
+        }
+        if self.order.holds_steps_only() {
+            let acts = self.life.deserted(now());
+            self.carry_out(acts);
+        }
+        if self.life.is_ending() {
+            self.carry_out(vec![LifeAction::Kill]);
         }
     }
 

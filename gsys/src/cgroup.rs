@@ -116,9 +116,19 @@ impl RunCgroup {
     /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
     /// outside for a moment.
     pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
-        self.job()
-            .dirs()
-            .try_for_each(|dir| write_file(&dir.join("cgroup.procs"), &pid.to_string()))
+        let attach = || {
+            let dirs = match self.batch_leaf() {
+                Some(leaf) => vec![leaf],
+                None => self.job().dirs().collect(),
+            };
+            dirs.iter()
+                .try_for_each(|dir| write_file(&dir.join("cgroup.procs"), &pid.to_string()))
+        };
+        match attach() {
+            // The first step has come meanwhile, and made the leaf before.
+            Err(e) if e.errno() == Some(libc::EBUSY) => attach(),
+            done => done,
+        }
     }
 
     /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.

@@ -10,3 +10,4 @@ pub mod person;
 pub mod pool;
 pub mod registry;
 pub mod source_tree;
+pub mod sshd;

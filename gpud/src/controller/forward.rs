@@ -1,11 +1,13 @@
 //! `gpud.sock`: where local users' commands speak HTTP, forwarded to the controller as this machine.
 //!
-//! The kernel names the asking user (SO_PEERCRED), in a header that clients cannot set. Knows no endpoint: bodies
-//! stream through in both directions, bounded in size; the controller decides what a user may do.
+//! The kernel names the asking user (SO_PEERCRED), in a header that clients cannot set. Knows one endpoint, which the daemon answers
+//! itself ([`LoginDoor`]). All other bodies stream through in both directions, bounded in size; the controller decides what a user may do.
 
 use crate::controller::identity::{CONTROLLER_NAME, Identity, dial};
 use crate::controller::link::Dial;
 use anyhow::{Context, Result};
+use gmodel::node_login::{LOGIN_PATH, MAX_QUESTION_BYTES};
+use gsys::peer::Peer;
 use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA, STREAM_UPGRADE};
 use gwire::min_rate::{MinRateBody, MinRateStream};
 use gwire::node_protocol::ALPN_HTTP;
@@ -23,6 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 
 /// Connections at once, and those of one user; root has some of its own.
 const CONNECTIONS: PermitLimits = PermitLimits {
@@ -58,6 +61,12 @@ const NOT_FORWARDED: [&str; 10] = [
     FORWARD_HEADER,
 ];
 
+/// Questions about logins that are looked at at once; others wait.
+static LOGINS: Semaphore = Semaphore::const_new(16);
+
+/// Answers what sshd asks about a login, for root alone. Blocking.
+pub type LoginDoor = Arc<dyn Fn(Peer, &[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
+
 type Body = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The listening socket, made before the daemon says it is ready.
@@ -79,9 +88,10 @@ pub fn listen(run_dir: &Path) -> Result<UnixListener> {
 }
 
 /// Serves local users for ever.
-pub async fn serve(listener: UnixListener, to: Dial) {
+pub async fn serve(listener: UnixListener, to: Dial, logins: LoginDoor) {
     let upstream = Arc::new(Upstream {
         to,
+        logins,
         idle: Mutex::new(Vec::new()),
     });
     let (permits, streams) = (PermitPool::new(CONNECTIONS), PermitPool::new(STREAMS));
@@ -132,6 +142,9 @@ async fn serve_user(
         let (switch, streams) = (switch.clone(), streams.clone());
         async move {
             let answer = match identity {
+                _ if request.uri().path() == LOGIN_PATH => {
+                    upstream.answer_login(peer, request).await
+                }
                 Ok(identity) if asks_stream(&request) => {
                     match streams.take(peer.uid, peer.uid == 0, 1) {
                         Ok(permit) => {
@@ -194,10 +207,36 @@ fn too_many_streams(none: NoPermit) -> Response<Body> {
 /// The way to the controller, with connections kept for the next request.
 struct Upstream {
     to: Dial,
+    logins: LoginDoor,
     idle: Mutex<Vec<SendRequest<Body>>>,
 }
 
 impl Upstream {
+    async fn answer_login(&self, peer: Peer, request: Request<Incoming>) -> Response<Body> {
+        if peer.uid != 0 {
+            let text = "only root asks about logins (sshd, by pam_gpupool)".to_owned();
+            return refusal(StatusCode::FORBIDDEN, "forbidden", text);
+        }
+        let Ok(question) = Limited::new(request.into_body(), MAX_QUESTION_BYTES)
+            .collect()
+            .await
+        else {
+            let text =
+                format!("a question of more than {MAX_QUESTION_BYTES} bytes, or half of one");
+            return refusal(StatusCode::BAD_REQUEST, "invalid", text);
+        };
+        let (logins, question) = (Arc::clone(&self.logins), question.to_bytes());
+        let Ok(_permit) = LOGINS.acquire().await else {
+            return unavailable("this node's gpud is ending");
+        };
+        let answered = tokio::task::spawn_blocking(move || logins(peer, &question)).await;
+        match answered {
+            Ok(Ok(answer)) => json(StatusCode::OK, answer),
+            Ok(Err(text)) => refusal(StatusCode::BAD_REQUEST, "invalid", text),
+            Err(e) => unavailable(&e.to_string()),
+        }
+    }
+
     async fn forward(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -398,7 +437,10 @@ fn unavailable(text: &str) -> Response<Body> {
 }
 
 fn refusal(status: StatusCode, code: &str, error: String) -> Response<Body> {
-    let bytes = error_body(code, error);
+    json(status, error_body(code, error))
+}
+
+fn json(status: StatusCode, bytes: Vec<u8>) -> Response<Body> {
     let mut response = Response::new(
         http_body_util::Full::new(Bytes::from(bytes))
             .map_err(|never| match never {})

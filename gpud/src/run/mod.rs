@@ -7,6 +7,7 @@ pub mod failure;
 pub mod fence_audit;
 pub mod image_pull;
 pub mod live_use;
+pub mod login;
 pub mod output;
 pub mod output_keeper;
 pub mod prepare;

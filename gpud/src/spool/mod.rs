@@ -29,7 +29,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Below this the node takes no new run.
 pub const MIN_FREE_BYTES: u64 = 64 << 20;
@@ -339,6 +339,13 @@ impl Spool {
 
     pub fn was_ready(&self, run: RunId) -> bool {
         self.run_dir(run).join("ready").exists()
+    }
+
+    /// When it came to be ready, by the file system's clock.
+    pub fn ready_since(&self, run: RunId) -> SystemTime {
+        let mark = fs::metadata(self.run_dir(run).join("ready"));
+        mark.and_then(|mark| mark.modified())
+            .unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
     /// The run is about to be ended because its fence was changed.

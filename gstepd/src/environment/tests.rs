@@ -3,6 +3,7 @@
 use super::*;
 use crate::task_binding;
 use gmodel::job::MemRequest;
+use gmodel::job::VisibleDevices;
 use gmodel::launch_order::ArrayTask;
 use gmodel::launch_order::OrderNode;
 use gmodel::parallel::{ParallelSpec, Rendezvous};

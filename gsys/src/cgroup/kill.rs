@@ -71,12 +71,17 @@ fn signal_member(pid: i32, rel: &Path, signal: i32) -> bool {
         return false;
     };
     let listed = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    is_listed_below(&listed, rel) && process::pidfd_signal(pidfd.as_fd(), signal).is_ok()
+}
+
+/// Whether a line of /proc/PID/cgroup has `rel` in its path.
+pub(super) fn is_listed_below(listed: &str, rel: &Path) -> bool {
     let below = |line: &str| {
         line.splitn(3, ':')
             .nth(2)
             .is_some_and(|path| contains_path(Path::new(path), rel))
     };
-    listed.lines().any(below) && process::pidfd_signal(pidfd.as_fd(), signal).is_ok()
+    listed.lines().any(below)
 }
 
 /// Whether `rel` appears in `path` as whole components.

@@ -145,6 +145,12 @@ impl CgroupRoot {
         Ok(dirs.filter_map(name).collect())
     }
 
+    /// Whether a process is in a run's cgroup below this root, in any tree. One that has ended is in none.
+    pub fn holds(&self, pid: i32) -> bool {
+        let listed = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        kill::is_listed_below(&listed, &self.rel)
+    }
+
     /// A cgroup for processes that are no job (a prolog, a probe), without limits: its directory relative to the mounts.
     pub(crate) fn make_plain(&self, name: &str) -> Result<PathBuf, CgroupError> {
         check_name(name)?;

@@ -1,12 +1,13 @@
 //! Cgroups of steps below their run's job: use, limit, end and removal, on every kind of machine.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use gsys::cgroup::{Controller, Hierarchy, Limits, RunCgroup, StepCgroup, Trees};
 use gsys::device_fence::{DeviceRule, FenceRules, attach_run};
 use gsys::launch::{LaunchSpec, LaunchedProcess, launch};
-use gsys::process::Exit;
+use gsys::process::{self, Exit};
 
 use crate::scratch::{Scratch, end_of, exists, not_run, start_in, until};
 
@@ -333,4 +334,36 @@ fn on_pure_v2_the_first_step_moves_the_batch_script_aside() {
     run.begin_step("step_1", None)
         .expect("nobody has to move again");
     end(&run, &batch);
+}
+
+#[test]
+fn a_process_from_outside_is_moved_into_a_job_with_steps_and_ends_with_it() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let (run, batch) = run_with_batch(&scratch, &Limits::default());
+    let outside = || {
+        launch(&scratch.shell("exec sleep 1000"))
+            .expect("start")
+            .pid
+    };
+    let (before, after) = (outside(), outside());
+    assert!(!scratch.root.holds(before) && scratch.root.holds(batch.pid));
+    run.attach_job(before).expect("a job without steps");
+    let step = run.begin_step("step_0", None).expect("make");
+    run.attach_job(after).expect("a job with steps");
+    let pids = run.job_pids().expect("list");
+    for pid in [before, after] {
+        assert!(pids.contains(&pid) && scratch.root.holds(pid), "{pids:?}");
+    }
+    remove(&step);
+    end(&run, &batch);
+    for pid in [before, after] {
+        assert_eq!(end_of(pid), Exit::Signal(9, false));
+    }
+    // Nothing is left to be moved into.
+    let late = outside();
+    assert!(run.attach_job(late).is_err() && !scratch.root.holds(late));
+    process::pidfd_signal(process::pidfd_open(late).expect("it runs").as_fd(), 9).expect("kill");
+    end_of(late);
 }
