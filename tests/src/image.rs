@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const NEEDED: [&str; 3] = ["/usr/bin/crun", "/usr/bin/umoci", "/bin/busybox"];
-const WORDS: [&str; 20] = [
+const WORDS: [&str; 22] = [
     "sh", "ls", "cat", "id", "hostname", "mount", "mknod", "sleep", "env", "echo", "touch", "true",
-    "mkdir", "stat", "chown", "grep", "head", "dd", "pwd", "kill",
+    "mkdir", "stat", "chown", "grep", "head", "dd", "pwd", "kill", "chmod", "chroot",
 ];
 
 /// An OCI layout below a pool's directory of jobs.

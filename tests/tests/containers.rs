@@ -180,6 +180,123 @@ fn root_in_a_container_is_no_root_outside() {
     pool.wait_idle("node1");
 }
 
+/// Device files of a node: the name, and the numbers as mknod wants them.
+fn gpu_devices(pool: &Pool) -> Vec<(String, String)> {
+    use std::os::unix::fs::MetadataExt;
+    let dir = pool.dir.join("node1/dev");
+    let number = |minor: u32| {
+        let name = format!("nvidia{minor}");
+        let device = std::fs::metadata(dir.join(&name)).unwrap().rdev();
+        let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+        (name, format!("c {major} {minor}"))
+    };
+    let gpus = pool.node("node1").gpus;
+    gpus.iter().map(|gpu| number(gpu.minor)).collect()
+}
+
+/// Ways to another job's GPU, cgroups, processes and files, with the whole machine mounted at `/host` and its devices at `/dev-of-node`.
+fn ways_to(pool: &Pool, job: u64, pid: i32, secret: &str) -> Vec<String> {
+    let mut ways = Vec::new();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let of_cgroups = mounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        fields[2]
+            .starts_with("cgroup")
+            .then(|| fields[1].to_owned())
+    });
+    let run = format!("gpupool-{}/node1/run_{job}-1", pool.tag());
+    for tree in of_cgroups {
+        for dir in [run.clone(), format!("{run}/job")] {
+            let dir = format!("/host{tree}/{dir}");
+            let words = format!("[ -d {dir} ] && echo $$ > {dir}/cgroup.procs");
+            ways.extend([words, format!("mkdir {dir}/own")]);
+            ways.push(format!(
+                "[ -e {dir}/cgroup.kill ] && echo 1 > {dir}/cgroup.kill"
+            ));
+        }
+    }
+    for (_, numbers) in gpu_devices(pool) {
+        ways.push(format!("mknod /srv/gpu {numbers}"));
+    }
+    ways.extend([
+        format!("kill -9 {pid}"),
+        format!("cat /host/proc/{pid}/environ"),
+        format!("ls /host/proc/{pid}/root/"),
+        format!("ls /host/proc/{pid}/fd"),
+        format!("cat /host{secret}"),
+        format!("chmod 666 /host{secret}"),
+        format!("echo x > /host{secret}"),
+        "cat /host/etc/shadow".to_owned(),
+        "touch /host/etc/own".to_owned(),
+        "chroot /host su -c true".to_owned(),
+        "chroot /host mount -t cgroup2 none /mnt".to_owned(),
+        format!("chroot /host nsenter -t {pid} -m true"),
+        "chroot /host nsenter -t 1 -m true".to_owned(),
+        "chroot /host unshare -Urm mount -t cgroup2 none /mnt".to_owned(),
+    ]);
+    ways
+}
+
+#[test]
+fn root_in_a_container_reaches_no_gpu_cgroup_process_or_file_of_another_job() {
+    let Some(pool) = Pool::up(1, "h100:3") else {
+        return;
+    };
+    let Some(image) = TestImage::new(&pool, "img") else {
+        return;
+    };
+    let script = "umask 077; echo secret > secret; echo $$ > pid; exec sleep 1000";
+    let job = pool.gsub(&["--gpus", "1", "--wrap", script]);
+    let pid: i32 = pool.wait_file("pid").trim().parse().unwrap();
+    let secret = pool.work.join("secret").display().to_string();
+    let ways: Vec<String> = ways_to(&pool, job, pid, &secret)
+        .iter()
+        .map(|words| format!("if ( {words} ) >/dev/null 2>&1; then echo 'done: {words}'; fi"))
+        .collect();
+    let option = format!("--container-image={}", image.text());
+    let mounts = format!(
+        "--container-mounts=/:/host,{}/node1/dev:/dev-of-node",
+        pool.dir.display()
+    );
+    let step = |remap: &str, line: &str| {
+        let words = ["--gpus=1", &option, remap, &mounts, "sh", "-c", line];
+        let said = pool.run_as_user("grun", &words);
+        assert_eq!(said.code, 0, "{remap}: {said:?}");
+        said.out
+    };
+    let devices = gpu_devices(&pool);
+    let look = "for d in /dev-of-node/nvidia[0-9]; do echo \"${d#/dev-of-node/} $( ( : < $d ) 2>&1 )\"; done; ls /dev";
+    for remap in ["--no-container-remap-root", "--container-remap-root"] {
+        // The mount gives every device file; the fence denies all but the job's own. There is no driver behind that one.
+        let seen = step(remap, look);
+        let said = |words: &str| {
+            let opened = |name: &&String| {
+                seen.lines()
+                    .any(|line| line.starts_with(&format!("{name} ")) && line.ends_with(words))
+            };
+            devices.iter().map(|(name, _)| name).filter(opened).count()
+        };
+        assert_eq!(said("No such device or address"), 1, "{remap}: {seen}");
+        assert_eq!(said("Operation not permitted"), 2, "{remap}: {seen}");
+        let bare = |line: &&str| {
+            line.strip_prefix("nvidia")
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        };
+        assert_eq!(
+            seen.lines().filter(bare).count(),
+            1,
+            "its own alone: {seen}"
+        );
+        assert_eq!(step(remap, &ways.join("\n")), "", "{remap}");
+        // What may be done is told in the same way, of a process and a file of the user's own.
+        let may = "sleep 100 & if ( kill -9 $! ) >/dev/null 2>&1; then echo done; fi; cat /host/etc/passwd >/dev/null && echo done";
+        assert_eq!(step(remap, may), "done\ndone\n", "{remap}");
+    }
+    assert!(gpupool_tests::pool::is_alive(pid), "the other job goes on");
+    assert_eq!(pool.job(job).state, gmodel::JobState::Running);
+    assert_eq!(pool.file("secret"), "secret\n");
+}
+
 #[test]
 fn an_image_with_paths_upwards_and_set_uid_files_stays_in_its_directory() {
     let Some(pool) = Pool::up(1, "none") else {
