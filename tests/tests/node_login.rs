@@ -116,8 +116,7 @@ fn a_session_ends_with_its_job_and_no_job_waits_for_one() {
     // A job that waited for a session would wait for longer than this test does.
     pool.reconfigure("gpuctld", "kill_grace_secs = 300");
     let user = pool.person().name.clone();
-    let script =
-        "trap 'touch caught' USR1; touch up; while [ ! -e go ]; do sleep 0.1 & wait $!; done; exit 0";
+    let script = "trap 'touch caught' USR1; touch up; while [ ! -e go ]; do sleep 0.1 & wait $!; done; exit 0";
     let job = pool.run_as_user("gsub", &["--wrap", script]).id();
     pool.wait_until("up", || pool.work.join("up").exists());
     let deaf = "trap '' TERM HUP USR1; echo $$; while :; do sleep 1; done";
