@@ -523,7 +523,7 @@ impl NodeGpus {
     fn know_boards(&mut self, health: &NodeHealth) {
         for board in &mut self.boards {
             let record = health.gpus().get(&board.uuid);
-            board.is_known = record.is_some_and(|record| record.watch != Default::default());
+            board.is_known = record.is_some_and(|record| record.watch.has_baseline());
         }
     }
 

@@ -277,6 +277,11 @@ impl GpuWatch {
         changes
     }
 
+    /// Counters were read, and later readings are compared with them.
+    pub fn has_baseline(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// What was seen of states so far does not count to how long they last. Signs that stand go on standing.
     pub(super) fn begin_states_anew(&mut self) {
         for tally in self.tallies.values_mut() {
