@@ -20,9 +20,9 @@ fn must_rest(scenario: &Scenario) -> Summary {
 #[test]
 fn whatever_breaks_all_comes_to_rest_and_nothing_is_lost() {
     let (mut suspensions, mut fenced, mut returns, mut unneeded) = (0, 0, 0, 0);
-    // The last three: limits of quotas while the clock goes back, a job held by the controller and by an operator, a node daemon that
+    // The last four: a node that is powered off, limits of quotas while the clock goes back, a job held by the controller and by an operator, a node daemon that
     // is killed while runs go that a restored controller does not know.
-    for seed in (1..=100).chain([77_000_402, 77_002_593, 990_007_531]) {
+    for seed in (1..=100).chain([261, 77_000_402, 77_002_593, 990_007_531]) {
         let summary = must_rest(&Scenario::from_seed(seed, None));
         suspensions += summary.suspensions;
         fenced += summary.fenced;

@@ -72,12 +72,10 @@ fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
         lines[6].contains("on each side of \":\" a command is needed"),
         "{said}"
     );
-    let container = "srun: error: node1: task 0: Exited with exit code 125";
     assert_eq!(
-        lines[7..10],
+        lines[7..9],
         [
-            "gstepd: container: /x/config.json: No such file or directory (os error 2)",
-            container,
+            "srun: error: node1: task 0: container: /x/config.json: No such file or directory (os error 2)",
             "125"
         ],
         "{said}"
@@ -88,7 +86,7 @@ fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
         "srun: error: node1: task 0: Segmentation fault",
         "srun: error: node1: task 0: Exited with exit code 3",
     ];
-    assert_eq!(lines[10..], killed, "{said}");
+    assert_eq!(lines[9..], killed, "{said}");
     pool.write("box.sh", "#!/bin/sh\n#SBATCH --container-id=x\ntrue\n");
     pool.run_shell(&format!("{names}sbatch box.sh")).fails_with(
         1,
