@@ -392,12 +392,13 @@ async fn answers_under_way(core: &CoreHandle) {
     }
 }
 
+/// The port first: where the socket answers, nodes can connect.
 async fn bind(config: &Config) -> anyhow::Result<(UnixListener, TcpListener)> {
-    let unix = listen::bind_unix(&config.socket)
-        .with_context(|| format!("cannot listen on {}", config.socket.display()))?;
     let tcp = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {} (listen)", config.listen))?;
+    let unix = listen::bind_unix(&config.socket)
+        .with_context(|| format!("cannot listen on {}", config.socket.display()))?;
     Ok((unix, tcp))
 }
 

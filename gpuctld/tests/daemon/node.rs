@@ -13,9 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -165,17 +163,7 @@ impl Machine {
     }
 
     pub async fn link(&self) -> Link {
-        // A controller that begins answers its socket a moment before its port, and nodes try again.
-        let deadline = Instant::now() + PATIENCE;
-        let stream = loop {
-            match self.dial(ALPN_NODE).await {
-                Err(e) if e.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                dialled => break dialled.unwrap(),
-            }
-        };
-        let (source, sink) = tokio::io::split(stream);
+        let (source, sink) = tokio::io::split(self.dial(ALPN_NODE).await.unwrap());
         Link {
             frames: FrameReader::new(source),
             sink,
