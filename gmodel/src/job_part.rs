@@ -1,4 +1,4 @@
-//! A component of a job of unlike parts: a job of its own, which starts and ends with the others.
+//! A component of a job of unlike parts: a job of its own, which starts and ends with the other components.
 //!
 //! Components have ids in a row. The first one leads: its id means the whole. Written `17+1`.
 

@@ -155,7 +155,7 @@ pub struct OrderNode {
     pub gpus: u32,
 }
 
-/// A component of a job of unlike parts, as the others see it.
+/// A component of a job of unlike parts, as the other components see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OrderPart {

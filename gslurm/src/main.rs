@@ -65,7 +65,7 @@ fn run(words: Vec<OsString>) -> Outcome {
     }
     let command = COMMANDS.iter().find(|(known, _)| Some(*known) == name);
     match command {
-        // Behind the options of the others stands a user's command.
+        // Behind the options of these four stands a user's command.
         Some((name, main)) if !["salloc", "sbatch", "sbcast", "srun"].contains(name) => {
             main(json_words(words)?)
         }

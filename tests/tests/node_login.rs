@@ -7,6 +7,13 @@ use nix::sys::signal::Signal;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+/// A node, and an sshd on it that asks gpud; `None` where the machine has no cgroups or no sshd.
+fn node_with_sshd(gpus: &str) -> Option<(Pool, Sshd)> {
+    let pool = Pool::up(1, gpus)?;
+    let sshd = Sshd::beside(&pool, "")?;
+    Some((pool, sshd))
+}
+
 /// A session that says its process number, and stays.
 const STAYS: &str = "echo $$; exec sleep 1000";
 
@@ -45,10 +52,7 @@ fn ends(pool: &Pool, mut session: LoginSession) {
 
 #[test]
 fn a_user_comes_in_only_with_a_job_here_and_is_in_it_behind_its_fence() {
-    let Some(pool) = Pool::up(1, "h100:4") else {
-        return;
-    };
-    let Some(sshd) = Sshd::beside(&pool, "") else {
+    let Some((pool, sshd)) = node_with_sshd("h100:4") else {
         return;
     };
     let user = pool.person().name.clone();
@@ -107,10 +111,7 @@ fn a_user_comes_in_only_with_a_job_here_and_is_in_it_behind_its_fence() {
 
 #[test]
 fn a_session_ends_with_its_job_and_no_job_waits_for_one() {
-    let Some(pool) = Pool::up(1, "none") else {
-        return;
-    };
-    let Some(sshd) = Sshd::beside(&pool, "") else {
+    let Some((pool, sshd)) = node_with_sshd("none") else {
         return;
     };
     // A job that waited for a session would wait for longer than this test does.
@@ -160,10 +161,7 @@ fn a_session_ends_with_its_job_and_no_job_waits_for_one() {
 
 #[test]
 fn without_gpud_a_user_is_refused_in_time_root_is_not_and_sessions_stay() {
-    let Some(pool) = Pool::up(1, "none") else {
-        return;
-    };
-    let Some(sshd) = Sshd::beside(&pool, "") else {
+    let Some((pool, sshd)) = node_with_sshd("none") else {
         return;
     };
     let user = pool.person().name.clone();
@@ -274,10 +272,7 @@ fn gpud_moves_only_the_process_that_asks_and_only_for_root_outside_of_jobs() {
 
 #[test]
 fn two_hundred_sessions_at_once_are_all_in_the_job_and_end_with_it() {
-    let Some(pool) = Pool::up(1, "none") else {
-        return;
-    };
-    let Some(sshd) = Sshd::beside(&pool, "") else {
+    let Some((pool, sshd)) = node_with_sshd("none") else {
         return;
     };
     let user = pool.person().name.clone();
@@ -306,10 +301,7 @@ fn two_hundred_sessions_at_once_are_all_in_the_job_and_end_with_it() {
 
 #[test]
 fn a_session_that_comes_as_its_job_ends_is_refused_or_ends_with_it() {
-    let Some(pool) = Pool::up(1, "none") else {
-        return;
-    };
-    let Some(sshd) = Sshd::beside(&pool, "") else {
+    let Some((pool, sshd)) = node_with_sshd("none") else {
         return;
     };
     let user = pool.person().name.clone();

@@ -75,7 +75,7 @@ fn runs_of(site: &Site, uid: u32) -> Vec<RunId> {
     runs.into_iter().map(|(_, run)| run).collect()
 }
 
-/// Cleaning a run kills what is in its cgroup before it removes that: a process that comes in the last moment ends with the others.
+/// Cleaning a run kills what is in its cgroup before it removes that: a process that comes in the last moment ends with the other processes.
 fn enter(site: &Site, pid: i32, run: RunId) -> anyhow::Result<Vec<String>> {
     let (order, setup) = (site.spool.order(run)?, site.spool.setup(run)?);
     let ended = || anyhow::anyhow!("the job has just ended");

@@ -8,7 +8,7 @@ use crate::place::limits_in_force::usage;
 use crate::plan::WorkBudget;
 use crate::snapshot::{PendingJob, Snapshot};
 
-/// The component that never has room beside the others, by its number; `None` where all have, or where the budget does not tell.
+/// The component that never has room beside the other components, by its number; `None` where all have, or where the budget does not tell.
 pub fn crowded_out(snapshot: &Snapshot, leader: &PendingJob, budget: WorkBudget) -> Option<usize> {
     let mut engine = Engine::default();
     engine.sync(snapshot, None);

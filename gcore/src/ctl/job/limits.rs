@@ -364,7 +364,7 @@ impl LimitUsage {
 
     /// Counts what a run holds on nodes that it has not left.
     fn add(&mut self, state: &State, run: &Run) {
-        // A component whose nodes are clean waits for the end of the others and holds nothing.
+        // A component whose nodes are clean waits for the end of the other components and holds nothing.
         let is_held = !run.members.iter().all(|member| member.is_settled());
         self.jobs += u32::from(is_held);
         self.newest = self.newest.max(run.placed);

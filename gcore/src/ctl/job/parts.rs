@@ -5,7 +5,7 @@ use gmodel::job_part::MOST_PARTS;
 use gmodel::partition_list::names;
 use gmodel::{JobChange, JobId, JobPart, JobSpec};
 
-/// Numbers the components, and gives the others what the first one decides for all.
+/// Numbers the components, and gives the other components what the first one decides for all.
 pub(crate) fn conform(leader: JobId, specs: &mut [JobSpec]) -> Result<(), Refusal> {
     let size = specs.len();
     if !(2..=MOST_PARTS).contains(&size) {

@@ -25,12 +25,8 @@ pub(crate) fn handle(
     spec: JobSpec,
     client_key: Option<String>,
 ) -> Result<Reply, Refusal> {
-    if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
-        return Ok(Reply::Submitted {
-            id,
-            notes: Vec::new(),
-            repeated: true,
-        });
+    if let Some(reply) = reply_of_key(tx.state, actor, client_key.as_deref())? {
+        return Ok(reply);
     }
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
@@ -57,14 +53,7 @@ pub(crate) fn handle(
         client_key,
     });
     memos::note_submission(tx.state, &noted, tx.now);
-    if waits.is_some() {
-        tx.emit(Event::WaitsChanged {
-            entry,
-            waits,
-            at: tx.now,
-        });
-        cancel_hopeless(tx, entry);
-    }
+    record_waits(tx, entry, waits);
     Ok(Reply::Submitted {
         id,
         notes,
@@ -79,12 +68,8 @@ pub(crate) fn handle_parts(
     specs: Vec<JobSpec>,
     client_key: Option<String>,
 ) -> Result<Reply, Refusal> {
-    if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
-        return Ok(Reply::Submitted {
-            id,
-            notes: Vec::new(),
-            repeated: true,
-        });
+    if let Some(reply) = reply_of_key(tx.state, actor, client_key.as_deref())? {
+        return Ok(reply);
     }
     let mut notes = Vec::new();
     let leader = JobId(tx.state.next_job);
@@ -108,15 +93,7 @@ pub(crate) fn handle_parts(
             client_key: client_key.clone().filter(|_| id == leader),
         });
     }
-    if waits.is_some() {
-        let entry = EntryId::Job(leader);
-        tx.emit(Event::WaitsChanged {
-            entry,
-            waits,
-            at: tx.now,
-        });
-        cancel_hopeless(tx, entry);
-    }
+    record_waits(tx, EntryId::Job(leader), waits);
     Ok(Reply::Submitted {
         id: leader,
         notes,
@@ -227,7 +204,8 @@ pub fn complete(
     Ok((spec, limit_secs))
 }
 
-fn known_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<JobId>, Refusal> {
+/// What the first submission with this key was told.
+fn reply_of_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<Reply>, Refusal> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > 128 {
         return Err(Refusal::invalid("a client key has 1 to 128 characters"));
@@ -236,5 +214,22 @@ fn known_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<J
         uid: actor.uid,
         key: key.into(),
     };
-    Ok(state.index.client_keys.get(&key).copied())
+    let known = state.index.client_keys.get(&key);
+    Ok(known.map(|id| Reply::Submitted {
+        id: *id,
+        notes: Vec::new(),
+        repeated: true,
+    }))
+}
+
+/// Records what an entry waits for, and cancels it where that can never be.
+fn record_waits(tx: &mut Tx, entry: EntryId, waits: Option<Box<OpenDependency>>) {
+    if waits.is_some() {
+        tx.emit(Event::WaitsChanged {
+            entry,
+            waits,
+            at: tx.now,
+        });
+        cancel_hopeless(tx, entry);
+    }
 }
