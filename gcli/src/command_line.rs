@@ -1,7 +1,7 @@
 //! Command lines by clap, with errors in our one voice: `gq: unexpected argument '--foo' found ...`, exit code 2.
 
 use crate::failure::{Failure, USAGE};
-use crate::slurm_name;
+use crate::{slurm_help, slurm_name};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -19,15 +19,45 @@ pub fn parse_explained(
     explain: impl Fn(&str) -> Option<String>,
 ) -> Result<ArgMatches, Failure> {
     let words: Vec<OsString> = words.into_iter().collect();
-    let command = slurm_name::versioned(command, words.first());
-    command.try_get_matches_from(words).map_err(|error| {
-        match (error.kind(), error.get(ContextKind::InvalidArg)) {
+    let name = slurm_name::of(words.first());
+    let mut command = slurm_name::versioned(command, words.first());
+    if name.is_some() && !has(&command, None, USAGE_WORD) {
+        command = command.arg(usage_option().hide(true));
+    }
+    let read = command.try_get_matches_from_mut(words.clone());
+    read.map_err(
+        |error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::DisplayHelp, _) => match help_text(&mut command, name, &words) {
+                Some(text) => {
+                    let _ = write!(std::io::stdout(), "{text}");
+                    Failure::silent(0)
+                }
+                None => failure(&error),
+            },
             (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => match explain(word) {
                 Some(text) => Failure::usage(text),
                 None => failure(&error),
             },
             _ => failure(&error),
-        }
+        },
+    )
+}
+
+/// What answers `--usage`, and under a name of Slurm's `--help` too; None where clap's own help is to be shown.
+fn help_text(command: &mut Command, name: Option<&str>, words: &[OsString]) -> Option<String> {
+    if let Some(name) = name {
+        return Some(slurm_help::answer(command, name, words));
+    }
+    let called = Path::new(words.first()?).file_name()?.to_str()?;
+    slurm_help::asks_usage(words).then(|| {
+        let usage = command.clone().bin_name(called).render_usage();
+        format!("{usage}\n")
+    })
+}
+
+fn has(command: &Command, short: Option<char>, long: &str) -> bool {
+    command.get_arguments().any(|arg| {
+        short.is_some_and(|short| arg.get_short() == Some(short)) || arg.get_long() == Some(long)
     })
 }
 
@@ -105,29 +135,13 @@ pub fn parse_advising(
     let command = talking(command)
         .infer_long_args(true)
         .args_override_self(true);
-    if words
-        .iter()
-        .skip(1)
-        .take_while(|word| *word != "--")
-        .any(|word| word == "--usage")
-    {
-        let called = words
-            .first()
-            .and_then(|word| Path::new(word).file_name()?.to_str())
-            .unwrap_or_default()
-            .to_owned();
-        let usage = command.bin_name(called).render_usage();
-        writeln!(std::io::stdout(), "{usage}")?;
-        return Err(Failure::silent(0));
-    }
-    let has = |name: &&str| {
-        command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some(*name))
-    };
-    let added: Vec<_> = SO_ALREADY.into_iter().filter(|name| !has(name)).collect();
+    let added: Vec<_> = SO_ALREADY
+        .into_iter()
+        .filter(|name| !has(&command, None, name))
+        .collect();
     let command = command.args(added.into_iter().map(flag));
-    let matches = parse_explained(command, words, |odd| {
+    let name = slurm_name::of(words.first());
+    let matches = parse_explained(command.clone(), words, |odd| {
         let found = advice
             .iter()
             .chain(EVERYWHERE)
@@ -141,8 +155,27 @@ pub fn parse_advising(
         .is_some_and(|times| *times > 0)
     {
         IS_TALKING.store(true, Ordering::Relaxed);
+        if name.is_some_and(|name| SHOW_OPTIONS.contains(&name)) {
+            write!(
+                std::io::stdout(),
+                "{}",
+                slurm_help::given(&command, &matches)
+            )?;
+        }
     }
     Ok(matches)
+}
+
+/// Commands of Slurm that with `-v` show their options before they list.
+const SHOW_OPTIONS: [&str; 3] = ["sinfo", "sprio", "squeue"];
+const USAGE_WORD: &str = "usage";
+
+/// `--usage`: answered as `--help` is, before the rest of the command line is judged.
+fn usage_option() -> Arg {
+    Arg::new(USAGE_WORD)
+        .long(USAGE_WORD)
+        .action(ArgAction::Help)
+        .help("Say in one line how it is called")
 }
 
 /// The option by which a command prints its requests to the controller.
@@ -157,32 +190,18 @@ pub(crate) fn is_talking() -> bool {
 
 /// The command with the options that all of Slurm's listings have: `--usage`, and `-v` where it has none of its own.
 pub fn talking(command: Command) -> Command {
-    let has = |command: &Command, short, long| {
-        command
-            .get_arguments()
-            .any(|arg| arg.get_short() == Some(short) || arg.get_long() == Some(long))
-    };
     let talk = Arg::new(TALK)
         .short('v')
         .long("verbose")
         .action(ArgAction::Count)
         .help("Say what is asked of the controller, on stderr");
-    let usage = Arg::new("usage")
-        .long("usage")
-        .action(ArgAction::SetTrue)
-        .help("Say in one line how it is called");
-    let command = if has(&command, 'v', "verbose") {
-        command
-    } else {
-        command.arg(talk)
+    let command = match has(&command, Some('v'), "verbose") {
+        true => command,
+        false => command.arg(talk),
     };
-    if command
-        .get_arguments()
-        .any(|arg| arg.get_long() == Some("usage"))
-    {
-        command
-    } else {
-        command.arg(usage)
+    match has(&command, None, USAGE_WORD) {
+        true => command,
+        false => command.arg(usage_option()),
     }
 }
 

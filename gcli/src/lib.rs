@@ -15,6 +15,7 @@ pub mod local_time;
 pub mod pages;
 pub mod printable;
 pub mod reason_page;
+pub mod slurm_help;
 pub mod slurm_name;
 pub mod slurm_words;
 pub mod ssh_keys;

@@ -63,6 +63,7 @@ fn run(words: Vec<OsString>) -> Outcome {
         stdout()?.write_all(&page().text()?)?;
         return Ok(0);
     }
+    let words = help_words(name, words);
     let command = COMMANDS.iter().find(|(known, _)| Some(*known) == name);
     match command {
         // Behind the options of these four stands a user's command.
@@ -74,6 +75,20 @@ fn run(words: Vec<OsString>) -> Outcome {
             "this program stands behind links of Slurm's names: eval $(gadm slurm-names DIR) makes them",
         )),
     }
+}
+
+/// Commands made of words take `help` as one.
+fn help_words(name: Option<&str>, mut words: Vec<OsString>) -> Vec<OsString> {
+    let made_of_words =
+        name.is_some_and(|name| ["sacctmgr", "scontrol", "sreport"].contains(&name));
+    let first = words
+        .iter_mut()
+        .skip(1)
+        .find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    if let Some(word) = first.filter(|word| made_of_words && word.eq_ignore_ascii_case("help")) {
+        *word = "--help".into();
+    }
+    words
 }
 
 /// What `--json=` and `--yaml=` may name: the shape printed is that of v0.0.43, which differs from the others in few keys.
@@ -133,6 +148,21 @@ mod tests {
                 .text
                 .contains("Known are v0.0.40")
         );
+    }
+
+    #[test]
+    fn help_may_be_asked_for_by_a_word() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let read = |name, text| help_words(Some(name), words(text));
+        assert_eq!(
+            read("scontrol", "scontrol -o Help"),
+            words("scontrol -o --help")
+        );
+        assert_eq!(
+            read("scontrol", "scontrol show help"),
+            words("scontrol show help")
+        );
+        assert_eq!(read("squeue", "squeue help"), words("squeue help"));
     }
 
     #[test]

@@ -122,7 +122,15 @@ fn ids_and_states_alone_are_listed_as_squeue_does() {
 fn what_is_asked_of_whom_is_said_when_that_is_wanted() {
     let controller = FakeController::start(answer);
     let ran = controller.run_as("squeue", GSLURM, &["-v", "-h", "-j", "95", "-o", "%i"]);
-    assert_eq!((ran.stdout.as_str(), ran.exit), ("95\n", Some(0)));
+    assert!(
+        ran.stdout.starts_with("-----------------------------\n")
+            && ran.stdout.contains("\niterate      = (null)\n")
+            && ran.stdout.contains("\nverbose      = 1\n")
+            && ran.stdout.ends_with("-----\n\n95\n"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(ran.exit, Some(0));
     assert!(
         ran.stderr.starts_with("squeue: GET /v1/jobs?")
             && ran.stderr.contains(" of the controller at /"),
@@ -132,11 +140,16 @@ fn what_is_asked_of_whom_is_said_when_that_is_wanted() {
     for name in ["squeue", "scancel", "sprio"] {
         let usage = controller.run_as(name, GSLURM, &["--usage"]);
         assert!(
-            usage.exit == Some(0)
-                && usage
-                    .stdout
-                    .starts_with(&format!("Usage: {name} [OPTIONS]")),
+            usage.exit == Some(0) && usage.stdout.starts_with(&format!("Usage: {name} [-")),
             "{usage:?}"
+        );
+        let help = controller.run_as(name, GSLURM, &["--help"]);
+        let first = format!("Usage: {name} [OPTIONS]");
+        assert!(
+            help.exit == Some(0)
+                && help.stdout.starts_with(&first)
+                && help.stdout.contains("\nHelp options:\n"),
+            "{help:?}"
         );
     }
 }

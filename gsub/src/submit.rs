@@ -15,7 +15,7 @@ use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::TimeFormat;
 use gcli::pages::ManPage;
-use gcli::{Failure, Outcome, cluster_choice, slurm_name};
+use gcli::{Failure, Outcome, cluster_choice, slurm_help, slurm_name};
 use gmodel::byte_text;
 use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
@@ -133,6 +133,7 @@ fn table_text() -> String {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_sbatch = slurm_name::is_one(words.first());
+    let program = words.clone();
     // Names of files are bytes: what is not UTF-8 goes along all the same.
     let words: Vec<String> = words
         .iter()
@@ -144,7 +145,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let (mut parts, rest) = read_parts(&words)?;
     let is_given = |name: &str| parts.iter().any(|given| has(given, name));
-    if let Some(text) = parts.iter().find_map(|given| about(given, as_sbatch)) {
+    if let Some(text) = parts.iter().find_map(|given| about(given, &program)) {
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(0);
     }
@@ -199,12 +200,16 @@ fn instead_of_submission(words: &[String], as_sbatch: bool) -> Option<Outcome> {
 }
 
 /// What --help or --version prints.
-fn about(given: &[GivenOption], as_sbatch: bool) -> Option<String> {
+fn about(given: &[GivenOption], words: &[OsString]) -> Option<String> {
+    let name = slurm_name::of(words.first());
     if has(given, "help") {
-        return Some(command().render_help().to_string());
+        return Some(match name {
+            Some(name) => slurm_help::answer(&command(), name, words),
+            None => command().render_help().to_string(),
+        });
     }
     let own = concat!("gsub ", env!("CARGO_PKG_VERSION"));
-    let version = if as_sbatch { slurm_name::VERSION } else { own };
+    let version = name.map_or(own, |_| slurm_name::VERSION);
     has(given, "version").then(|| format!("{version}\n"))
 }
 

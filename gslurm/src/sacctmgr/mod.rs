@@ -26,24 +26,41 @@ use std::ffi::OsString;
 use std::io::Write;
 
 const EXAMPLES: &str = "\
-Commands (list or show):
-  show account [NAMES] [withassoc]
-  show assoc [where user=NAMES account=NAMES parent=NAMES] [tree]
-  show user [NAMES] [withassoc] [where account=NAMES]
-  show qos [NAMES]
-  show cluster
-  show tres
-  show runawayjobs
-  show events [start=TIME] [end=TIME] [nodes=NAMES] [state=drain,down]
-  show problem
-  show transactions [start=TIME] [end=TIME] [actor=USERS]
-each with format=COLUMNS, as User,Account%20;
-  add account NAMES [parent=NAME] [KEY=VALUE ...]
-  add user NAMES account=NAMES [defaultaccount=NAME] [KEY=VALUE ...]
-  add qos NAMES [KEY=VALUE ...], add coordinator account=NAME names=USERS
-  modify account|user|qos NAMES [where ...] set KEY=VALUE ...
-  delete account|user|qos|coordinator NAMES [where account=NAMES]
-each asks unless with -i. Keys are those of gadm account, user and qos, in sacctmgr's spellings too.
+  Valid <COMMAND> values are:
+     add <ENTITY> <SPECS>     add entities
+     delete <ENTITY> <SPECS>  delete the specified entities
+     help                     show this text
+     list <ENTITY> [<SPECS>]  show is the same
+     modify <ENTITY> <SPECS>  modify entities
+     version                  display tool version number
+
+  <ENTITY> may be account, association, cluster, coordinator, event, problem, qos, runawayjob,
+  transaction, tres or user.
+
+  <SPECS> are different for each command entity pair:
+     add account <NAMES> [parent=<NAME>] [<KEY>=<VALUE> ...]
+     add coordinator account=<NAMES> names=<USERS>
+     add qos <NAMES> [<KEY>=<VALUE> ...]
+     add user <NAMES> account=<NAMES> [defaultaccount=<NAME>] [<KEY>=<VALUE> ...]
+     modify account <NAMES> [where ...] set <KEY>=<VALUE> ...
+     modify qos <NAMES> set <KEY>=<VALUE> ...
+     modify user <NAMES> [where account=<NAMES>] set <KEY>=<VALUE> ...
+     delete account <NAMES>
+     delete coordinator <USERS> account=<NAMES>
+     delete qos <NAMES>
+     delete user <NAMES> [where account=<NAMES>]
+     list accounts [<NAMES>] [withassoc]
+     list associations [user=<NAMES>] [account=<NAMES>] [parent=<NAMES>] [tree]
+     list clusters
+     list events [start=<TIME>] [end=<TIME>] [nodes=<NAMES>] [state=drain,down]
+     list problems
+     list qos [<NAMES>]
+     list runawayjobs
+     list transactions [start=<TIME>] [end=<TIME>] [actor=<USERS>]
+     list tres
+     list users [<NAMES>] [withassoc] [account=<NAMES>]
+  Each list takes format=<COLUMNS>, as User,Account%20. Keys are those of gadm account, user and qos,
+  in sacctmgr's spellings too. There is one cluster: add cluster and modify cluster change nothing.
 
 This is gpupool: gadm account, user, qos and quota have more.";
 
@@ -57,7 +74,7 @@ struct SacctmgrArgs {
     /// Accounts and users with their associations, as withassoc
     #[arg(short = 's', long)]
     associations: bool,
-    /// Change without asking
+    /// commit changes immediately, without asking
     #[arg(short = 'i', long)]
     immediate: bool,
     /// Only errors are said, as is usual

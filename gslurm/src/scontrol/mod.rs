@@ -23,16 +23,24 @@ use std::ffi::OsString;
 use std::io::Write;
 
 const EXAMPLES: &str = "\
-Commands:
-  show job [17], show node [node1], show partition [main], show reservation, show license, show config
-  show hostnames [node[1-3]], show hostlist node1,node2
-  hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
-  update JobId=17 TimeLimit=4:00:00, update JobName=train Nice=50 (one's own of that name)
-  update NodeName=node1 State=DRAIN Reason='fan'   (DRAIN, RESUME, DOWN)
-  create reservation ReservationName=course StartTime=now Duration=60 Users=ada Nodes=node1
-  update ReservationName=course Duration=120, delete ReservationName=course
-  write batch_script 17 [FILE|-]
-  ping, reconfigure, version
+    Valid <COMMAND> values are:
+     create <SPECIFICATIONS>  ReservationName=course StartTime=now Duration=60 Users=ada Nodes=node1
+     delete <SPECIFICATIONS>  ReservationName=course
+     help                     show this text
+     hold <job_list>          keep jobs from starting; uhold lets their owner release them
+     ping                     say whether the controller answers
+     reconfigure              have the controller read its configuration again
+     release <job_list>       let held jobs start
+     requeue <job_list>       put running jobs back into the queue; requeuehold holds them there
+     resume <job_list>        let suspended jobs go on
+     show <ENTITY> [<ID>]     job, step, node, partition, reservation, license, config,
+                              hostnames [node[1-3]], hostlist node1,node2
+     suspend <job_list>       stop running jobs; they keep their GPUs
+     update <SPECIFICATIONS>  JobId=17 TimeLimit=4:00:00, JobName=train Nice=50 (one's own of that name),
+                              NodeName=node1 State=DRAIN Reason=fan (DRAIN, RESUME, DOWN),
+                              ReservationName=course Duration=120
+     version                  display tool version number
+     write batch_script <job_id> [<FILE>|-]
 
 This is gpupool: gadm --help has more.";
 
