@@ -25,7 +25,8 @@ pub enum NodeAct {
         #[command(flatten)]
         nodes: NodeNames,
     },
-    /// Declare silent nodes dead: their jobs are requeued or fail now, or when the site's fence program has powered them off
+    /// Declare nodes down. The jobs of one that answers are stopped and leave it. A silent one counts as dead: its jobs are
+    /// requeued or fail now, or when the site's fence program has powered it off
     Down {
         #[command(flatten)]
         nodes: NodeNames,

@@ -238,16 +238,16 @@ fn qos_and_reservations_are_set_in_slurms_words() {
     check(
         &["reservation", "add", "x", "flags=REPLACE"],
         expect![[r#"
-        stderr: gadm: flags=REPLACE: nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it
-        exit: Some(2)
-    "#]],
+            stderr: gadm: flags=REPLACE: nodes that are chosen by node_count=2 are replaced, those that are named are not
+            exit: Some(2)
+        "#]],
     );
     check(
         &["reservation", "add", "x", "flags=MANT"],
         expect![[r#"
-        stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, MAGNETIC, OVERLAP, STATIC_ALLOC, NO_HOLD_JOBS_AFTER, NO_HOLD_JOBS_AFTER_END, PURGE_COMP, HOURLY, DAILY, WEEKDAY, WEEKEND, WEEKLY
-        exit: Some(2)
-    "#]],
+            stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, MAGNETIC, OVERLAP, STATIC_ALLOC, REPLACE, REPLACE_DOWN, NO_HOLD_JOBS_AFTER, NO_HOLD_JOBS_AFTER_END, PURGE_COMP, HOURLY, DAILY, WEEKDAY, WEEKEND, WEEKLY
+            exit: Some(2)
+        "#]],
     );
     check(
         &["reservation", "list"],

@@ -226,10 +226,13 @@ impl fmt::Display for Role {
     }
 }
 
+/// Before the name of an operator, the owner of a drain by which a node that answers counts as down.
+pub const DOWN_BY: &str = "down:";
+
 /// One of several holds of a job, or of several drains of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HoldMark {
-    /// Owner of the mark: `user:alice`, `admin:root`, `system`.
+    /// Owner of the mark: `user:alice`, `admin:root`, `down:root`, `system`.
     pub owner: String,
     pub reason: String,
     pub since: crate::time::Timestamp,

@@ -42,6 +42,20 @@ pub enum RefusalKind {
     Licence,
     Reservation,
     ReservationAccess,
+    /// Jobs run in the reservation, or wait for it.
+    ReservationBusy,
+    /// Another reservation has its nodes at that time.
+    ReservationOverlap,
+    /// A reservation of this name exists.
+    ReservationExists,
+    /// Jobs run on the nodes that are asked for.
+    NodesBusy,
+    /// The node is in a state from which it cannot be put into this one.
+    NodeState,
+    /// A time that is past, or none.
+    Time,
+    /// What is asked for together does not go together, or is not done here.
+    NotSupported,
     Dependency,
     Array,
     Gpus,

@@ -3,6 +3,7 @@
 use crate::node_column::{is_based_on, is_in_state, long_state, reason};
 use gcli::Failure;
 use gcli::answer::list;
+use gcli::slurm_words::Cause;
 use gmodel::JobState;
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::suggest::did_you_mean;
@@ -13,7 +14,7 @@ use gwire::client::{Client, path_with_query};
 pub(crate) struct NodeFilter {
     pub nodes: Option<Hostlist>,
     /// As [`states`] reads them.
-    pub states: Option<Vec<&'static str>>,
+    pub states: Option<Vec<Vec<StateWord>>>,
     /// Nodes with completing jobs, where `states` asks for them.
     pub completing: Vec<String>,
     pub partitions: Option<Vec<String>>,
@@ -23,6 +24,13 @@ pub(crate) struct NodeFilter {
     pub answers: Option<bool>,
     /// As sinfo lists: a drained node without jobs is idle, too.
     pub as_sinfo: bool,
+}
+
+/// A state that a node is in, or is not in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StateWord {
+    is_in: bool,
+    state: &'static str,
 }
 
 impl NodeFilter {
@@ -35,7 +43,7 @@ impl NodeFilter {
         if self
             .states
             .as_ref()
-            .is_some_and(|states| states.contains(&COMPLETING))
+            .is_some_and(|states| states.iter().flatten().any(|word| word.state == COMPLETING))
         {
             let query = JobQuery {
                 state: JobState::Completing.long().to_owned(),
@@ -54,15 +62,16 @@ impl NodeFilter {
 
     /// Whether the listing shows a node.
     pub(crate) fn takes(&self, node: &NodeRow) -> bool {
-        let in_state = |states: &Vec<&'static str>| {
-            states.iter().any(|state| match *state {
-                "no_respond" => !answers(node),
-                COMPLETING => self.completing.contains(&node.name),
-                state => {
-                    is_in_state(&node.state, state)
-                        || self.as_sinfo && is_based_on(&node.state, state)
-                }
-            })
+        let is_in = |state: &'static str| match state {
+            "no_respond" => !answers(node),
+            COMPLETING => self.completing.contains(&node.name),
+            state => {
+                is_in_state(&node.state, state) || self.as_sinfo && is_based_on(&node.state, state)
+            }
+        };
+        let in_state = |states: &Vec<Vec<StateWord>>| {
+            let mut choices = states.iter();
+            choices.any(|all| all.iter().all(|word| is_in(word.state) == word.is_in))
         };
         self.nodes
             .as_ref()
@@ -77,9 +86,18 @@ impl NodeFilter {
     }
 }
 
-/// `idle,drain`, in any case; beginnings are enough.
-pub(crate) fn states(text: &str) -> Result<Vec<&'static str>, Failure> {
-    words(&text.to_lowercase()).map(state_named).collect()
+/// `idle,drain`, in any case; beginnings are enough. `idle&drain` or `idle+drain` is both at once, `!drain` or `~drain` not that.
+pub(crate) fn states(text: &str) -> Result<Vec<Vec<StateWord>>, Failure> {
+    let one = |word: &str| {
+        let word = word.trim();
+        let bare = word.trim_start_matches(['!', '~']);
+        let is_in = (word.len() - bare.len()).is_multiple_of(2);
+        state_named(bare).map(|state| StateWord { is_in, state })
+    };
+    let choices = text.to_lowercase();
+    words(&choices)
+        .map(|all| all.split(['&', '+']).map(one).collect())
+        .collect()
 }
 
 /// The words of a list.
@@ -92,9 +110,10 @@ pub(crate) fn words(list: &str) -> impl Iterator<Item = &str> {
 /// A state by its name or the beginning of it.
 fn state_named(word: &str) -> Result<&'static str, Failure> {
     let known = || STATES.into_iter().chain(NEVER);
-    let found = known()
-        .find(|state| *state == word)
-        .or_else(|| known().find(|state| state.starts_with(word)));
+    let found = known().find(|state| *state == word).or_else(|| {
+        let mut beginnings = known().filter(|_| !word.is_empty());
+        beginnings.find(|state| state.starts_with(word))
+    });
     match found {
         Some("comp") => Ok(COMPLETING),
         Some(state) => Ok(state),
@@ -103,7 +122,10 @@ fn state_named(word: &str) -> Result<&'static str, Failure> {
             Err(Failure::usage(format_args!(
                 "{word:?} is no state of a node.{hint} States are {}",
                 STATES.join(", ")
-            )))
+            ))
+            .because(Cause::Said(format!(
+                "sinfo: error: Bad state string: \"{word}\""
+            ))))
         }
     }
 }
@@ -135,7 +157,7 @@ const STATES: [&str; 19] = [
 const COMPLETING: &str = "completing";
 
 /// States of Slurm's nodes that none is ever in here.
-const NEVER: [&str; 25] = [
+const NEVER: [&str; 24] = [
     "error",
     "future",
     "futr",
@@ -143,8 +165,7 @@ const NEVER: [&str; 25] = [
     "failing",
     "failg",
     "invalid_reg",
-    "perfctrs",
-    "npc",
+    "reboot",
     "planned",
     "plnd",
     "power_down",
@@ -202,6 +223,40 @@ mod tests {
                 Ok("unk")
             ]
         );
-        assert_eq!(named("nosuch"), Err(gcli::failure::USAGE));
+        for wrong in ["nosuch", "npc", ""] {
+            assert_eq!(named(wrong), Err(gcli::failure::USAGE), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn states_are_joined_and_denied() {
+        let chosen = |words: &str| {
+            let filter = NodeFilter {
+                nodes: None,
+                states: Some(states(words).unwrap()),
+                completing: Vec::new(),
+                partitions: None,
+                is_out: false,
+                answers: None,
+                as_sinfo: true,
+            };
+            let of_state = |state: &&&str| {
+                let state = (**state).to_owned();
+                filter.takes(&NodeRow {
+                    state,
+                    ..NodeRow::default()
+                })
+            };
+            let all = ["IDLE", "IDLE+DRAIN", "DOWN", "DOWN+DRAIN", "ALLOCATED"];
+            all.iter()
+                .filter(of_state)
+                .copied()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(chosen("idle+drain"), "IDLE+DRAIN");
+        assert_eq!(chosen("down&~drain,alloc"), "DOWN ALLOCATED");
+        assert_eq!(chosen("!drain"), "IDLE DOWN ALLOCATED");
+        assert!(states("idle&").is_err());
     }
 }

@@ -178,6 +178,8 @@ fn flags(row: &Reservation) -> Vec<String> {
         (names_nodes && !row.is_chosen, "SPEC_NODES"),
         (all && row.partition.is_none(), "ALL_NODES"),
         (row.static_nodes, "STATIC"),
+        (row.replace, "REPLACE"),
+        (row.replace_down, "REPLACE_DOWN"),
         (all && row.partition.is_some(), "PART_NODES"),
     ];
     let mut flags: Vec<String> = words

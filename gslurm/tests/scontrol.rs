@@ -103,9 +103,25 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
     "#]]
     .assert_eq(&sent(&["hold", "Name=x"]));
     expect![[r#"
-        stderr: scontrol: error: State=FAIL is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN
+        stderr: Invalid input: State=POWER_UP
+        stderr: scontrol: error: State=POWER_UP is none that a node is put into. Known are DRAIN, DOWN, FAIL, RESUME, UNDRAIN, IDLE. Those that take its jobs away need Reason=
         exit: Some(1)
-    "#]].assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
+    "#]]
+    .assert_eq(&sent(&["update", "NodeName=n1", "State=POWER_UP"]));
+    expect![[r#"
+        stderr: You must specify a reason when DOWNING or DRAINING a node. Request denied
+        stderr: scontrol: error: a reason is needed, and users see it: Reason='fan broken'
+        exit: Some(1)
+    "#]]
+    .assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
+    assert_eq!(
+        sent(&["update", "NodeName=n1", "State=fai", "Reason=fan"]),
+        "/v1/nodes/n1/drain {\"reason\":\"fan\"}\n"
+    );
+    assert_eq!(
+        sent(&["update", "NodeName=n1", "State=DOWN", "Reason=fan"]),
+        "/v1/nodes/n1/down {\"reason\":\"fan\"}\n"
+    );
     assert!(
         sent(&["uhold", "17"]).starts_with(
             r#"/v1/jobs/hold {"jobs":["17"],"reason":"","hold":false,"for_owner":true}"#
@@ -201,12 +217,45 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
         exit: Some(1)
     "#]].assert_eq(&sent(&["delete", "partition=x"]));
+    let said = |words: &[&str]| controller_said(&sent(words)).to_owned();
+    assert_eq!(
+        said(&[
+            "create",
+            "Reservation=x",
+            "Users=ada",
+            "Nodes=n1",
+            "Flags=REPLACE"
+        ]),
+        "stderr: Error creating the reservation: Invalid node name specified"
+    );
+    assert_eq!(
+        said(&[
+            "create",
+            "Reservation=x",
+            "Users=ada",
+            "NodeCnt=1",
+            "Flags=HOURLY,WEEKDAY"
+        ]),
+        "stderr: Error creating the reservation: Requested operation not supported on this system"
+    );
+    assert_eq!(
+        said(&["update", "ReservationName=course", "Flags=HOURLY"]),
+        "stderr: slurm_update error: Requested operation not supported on this system"
+    );
     // Of a job it is another word.
     assert!(
         sent(&["update", "JobId=17", "ReservationName=course"]).starts_with(
             "/v1/jobs/update {\"job\":\"17\",\"change\":{\"reservation\":\"course\"}}"
         )
     );
+}
+
+/// The first line of stderr.
+fn controller_said(all: &str) -> &str {
+    let mut lines = all.lines();
+    lines
+        .find(|line| line.starts_with("stderr: "))
+        .unwrap_or_default()
 }
 
 #[test]

@@ -6,8 +6,10 @@ use super::{
     rows,
 };
 use gcli::local_time::TimeFormat;
+use gcli::slurm_words::Cause;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
+use gmodel::RefusalKind;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::hostlist::compress;
 use gmodel::policy::{Repeat, Reservation, ReservedPart, reserved_for};
@@ -52,13 +54,15 @@ const NO_KEYS: [(&str, &str); 8] = [
 ];
 
 /// scontrol's flags, and what they set; without a word `true`.
-const FLAGS: [(&str, &str, &str); 14] = [
+const FLAGS: [(&str, &str, &str); 16] = [
     ("MAINT", "maintenance", ""),
     ("FLEX", "flex", ""),
     ("IGNORE_JOBS", "ignore_running", ""),
     ("MAGNETIC", "magnetic", ""),
     ("OVERLAP", "overlap", ""),
     ("STATIC_ALLOC", "static_nodes", ""),
+    ("REPLACE", "replace", ""),
+    ("REPLACE_DOWN", "replace_down", ""),
     ("NO_HOLD_JOBS_AFTER", "release_jobs", ""),
     ("NO_HOLD_JOBS_AFTER_END", "release_jobs", ""),
     ("PURGE_COMP", "purge_idle_secs", ""),
@@ -73,11 +77,7 @@ const FLAGS: [(&str, &str, &str); 14] = [
 const PURGE_SECS: u64 = 300;
 
 /// Flags of Slurm that no reservation here can have, each with what to do instead.
-const NO_FLAGS: [(&str, &str); 5] = [
-    (
-        "REPLACE",
-        "nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it",
-    ),
+const NO_FLAGS: [(&str, &str); 4] = [
     (
         "TIME_FLOAT",
         "a start is a moment; gadm reservation set NAME start=now+1hour moves it",
@@ -229,7 +229,7 @@ fn read(
     .map(|(spelling, api, form)| Word::new(spelling, api, form));
     let keys: Vec<Word> = words_of::<Reservation>().into_iter().chain(more).collect();
     change.extend(key_value::read(&plain, &keys, "reservations")?);
-    let flags: Vec<(Value, bool)> = ["flags", "+flags", "-flags"]
+    let flags: Vec<(Value, bool)> = ["-flags", "flags", "+flags"]
         .iter()
         .filter_map(|key| Some((change.remove(*key)?, *key != "-flags")))
         .collect();
@@ -356,7 +356,12 @@ fn set_flag(
     let (bare, time) = flag
         .split_once('=')
         .map_or((flag, None), |(bare, time)| (bare, Some(time)));
-    let wrong = |why: &str| Failure::usage(format_args!("flags={flag}: {why}"));
+    let wrong = |why: &str| {
+        refused(
+            RefusalKind::NotSupported,
+            format_args!("flags={flag}: {why}"),
+        )
+    };
     match bare.to_ascii_uppercase().as_str() {
         // How it is anyway, where it is so.
         "SPEC_NODES" | "PART_NODES" if is_set && will_name_nodes(change, old) => return Ok(()),
@@ -366,14 +371,13 @@ fn set_flag(
                 "nodes=ALL partition=NAME are all nodes of a partition, also those that come later",
             ));
         }
-        "REPLACE_DOWN" if !will_count_nodes(change, old) => {
-            return Err(wrong(
-                "nodes that are chosen by node_count=2 are replaced, those that are named are not",
+        "REPLACE" | "REPLACE_DOWN" if is_set && !will_count_nodes(change, old) => {
+            return Err(refused(
+                RefusalKind::NodeName,
+                format_args!(
+                    "flags={flag}: nodes that are chosen by node_count=2 are replaced, those that are named are not"
+                ),
             ));
-        }
-        "REPLACE_DOWN" => {
-            change.insert("static_nodes".to_owned(), json!(!is_set));
-            return Ok(());
         }
         _ => {}
     }
@@ -384,6 +388,11 @@ fn set_flag(
         ("PURGE_COMP", Some(time), true) => json!(limited_secs(time).map_err(|why| wrong(&why))?),
         (_, Some(_), _) => return Err(wrong("only PURGE_COMP takes a time")),
         (_, None, is_set) if value.is_empty() => json!(is_set),
+        (_, None, true) if comes_otherwise(change, old, value) => {
+            return Err(wrong(
+                "it comes again in one way: flags-=HOURLY or the like takes the other away",
+            ));
+        }
         (_, None, true) => json!(value),
         // It comes again in another way, which stays.
         (_, None, false) if old.is_none_or(|old| old.reservation.repeat.word() != *value) => {
@@ -393,6 +402,27 @@ fn set_flag(
     };
     change.insert((*key).to_owned(), value);
     Ok(())
+}
+
+/// What Slurm's commands say first when no controller was asked.
+fn refused(about: RefusalKind, text: impl std::fmt::Display) -> Failure {
+    Failure::usage(text).because(Cause::Refused {
+        about,
+        subject: String::new(),
+    })
+}
+
+/// Whether it comes again in another way than this, by the words before or as it was.
+fn comes_otherwise(
+    change: &BTreeMap<String, Value>,
+    old: Option<&ReservationRow>,
+    repeat: &str,
+) -> bool {
+    let before = || old.map_or("once", |old| old.reservation.repeat.word());
+    let word = change
+        .get("repeat")
+        .map_or_else(before, |value| value.as_str().unwrap_or("once"));
+    ![repeat, "once"].contains(&word)
 }
 
 /// A flag's own name, the key that it sets, and the word to which.
@@ -571,7 +601,11 @@ mod tests {
         assert_eq!(change("flags-=DAILY", Some(&old)), "{}", "it is weekly");
         assert_eq!(
             change("node_count=2 flags=REPLACE_DOWN", None),
-            r#"{"gpus":null,"node_count":2,"nodes":null,"static_nodes":false}"#
+            r#"{"gpus":null,"node_count":2,"nodes":null,"replace_down":true}"#
+        );
+        assert_eq!(
+            change("flags-=WEEKLY flags+=HOURLY", Some(&old)),
+            r#"{"repeat":"hourly"}"#
         );
         assert_eq!(
             change("nodes=n1 flags=SPEC_NODES", None),
@@ -598,8 +632,8 @@ mod tests {
             )
         };
         starts(
-            "flags=REPLACE",
-            "flags=REPLACE: nodes that jobs take are not exchanged; headroom",
+            "flags=HOURLY",
+            "flags=HOURLY: it comes again in one way: flags-=HOURLY or the like takes the other away",
         );
         starts("flags=TIME_FLOAT", "flags=TIME_FLOAT: a start is a moment");
         starts(

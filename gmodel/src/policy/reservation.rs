@@ -45,6 +45,10 @@ record! {
             .spelled(&[("purgecomp", "")]);
         /// STATIC_ALLOC: nodes that were chosen by their number are not replaced when they go down.
         static_nodes: bool = false, Key::new(Kind::Flag);
+        /// REPLACE_DOWN: nodes that were chosen by their number are replaced when they go down, as they are without it.
+        replace_down: bool = false, Key::new(Kind::Flag).sparse();
+        /// REPLACE: nodes that were chosen by their number are replaced when they go down, or when a job of it takes them.
+        replace: bool = false, Key::new(Kind::Flag).sparse();
         /// NO_HOLD_JOBS_AFTER: jobs that wait for it when it goes wait on without it.
         release_jobs: bool = false, Key::new(Kind::Flag);
         /// Windows that end by then do not come.

@@ -4,6 +4,7 @@
 
 use crate::http::error::ApiError;
 use gcore::ctl::NORMAL_QOS;
+use gmodel::RefusalKind;
 use gmodel::suggest::did_you_mean;
 
 /// # Errors
@@ -33,5 +34,12 @@ pub(crate) fn not_there<'a>(
         }
         _ => did_you_mean(name, known),
     };
-    ApiError::not_found(format!("there is no {what} {name:?}.{made}"))
+    let about = match what {
+        "reservation" => RefusalKind::Reservation,
+        "partition" => RefusalKind::Partition,
+        "account" => RefusalKind::Account,
+        "qos" => RefusalKind::Qos,
+        _ => RefusalKind::Other,
+    };
+    ApiError::not_found(format!("there is no {what} {name:?}.{made}")).about(about, name)
 }

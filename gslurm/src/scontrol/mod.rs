@@ -14,6 +14,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::answer::list;
 use gcli::local_time::{self, TimeFormat};
 use gcli::printable::printable;
+use gcli::slurm_words::Cause;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::hostlist;
@@ -37,7 +38,7 @@ const EXAMPLES: &str = "\
                               hostnames [node[1-3]], hostlist node1,node2
      suspend <job_list>       stop running jobs; they keep their GPUs
      update <SPECIFICATIONS>  JobId=17 TimeLimit=4:00:00, JobName=train Nice=50 (one's own of that name),
-                              NodeName=node1 State=DRAIN Reason=fan (DRAIN, RESUME, DOWN),
+                              NodeName=node1 State=DRAIN Reason=fan (DRAIN, RESUME, DOWN, FAIL),
                               ReservationName=course Duration=120
      version                  display tool version number
      write batch_script <job_id> [<FILE>|-]
@@ -636,30 +637,45 @@ fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
             "{other}= of a node cannot be changed: a node says itself what it has"
         )));
     }
-    let act = match value("state").to_ascii_uppercase().as_str() {
-        "DRAIN" | "DOWN" if reason.trim().is_empty() => {
+    let act = match node_state(value("state"))? {
+        "DRAIN" | "DOWN" | "FAIL" if reason.trim().is_empty() => {
             return Err(Failure::usage(
                 "a reason is needed, and users see it: Reason='fan broken'",
-            ));
+            )
+            .because(Cause::Said(
+                "You must specify a reason when DOWNING or DRAINING a node. Request denied"
+                    .to_owned(),
+            )));
         }
-        "DRAIN" => NodeAct::Drain {
+        // A node that is to fail is one that takes no more jobs.
+        "DRAIN" | "FAIL" => NodeAct::Drain {
             nodes,
             reason,
             deadline: None,
         },
-        "RESUME" | "UNDRAIN" | "IDLE" => NodeAct::Resume { nodes },
         "DOWN" => NodeAct::Down {
             nodes,
             reason,
             fenced: false,
         },
-        state => {
-            return Err(Failure::usage(format_args!(
-                "State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"
-            )));
-        }
+        _ => NodeAct::Resume { nodes },
     };
     node::run(client, act)
+}
+
+/// A state by three letters at least, as scontrol takes it.
+fn node_state(word: &str) -> Result<&'static str, Failure> {
+    const KNOWN: [&str; 6] = ["DRAIN", "DOWN", "FAIL", "RESUME", "UNDRAIN", "IDLE"];
+    let asked = word.to_ascii_uppercase();
+    let mut known = KNOWN.into_iter();
+    let found = known.find(|state| *state == asked || asked.len() > 2 && state.starts_with(&asked));
+    found.ok_or_else(|| {
+        Failure::usage(format_args!(
+            "State={word} is none that a node is put into. Known are {}. Those that take its jobs away need Reason=",
+            KNOWN.join(", ")
+        ))
+        .because(Cause::Said(format!("Invalid input: State={word}")))
+    })
 }
 
 fn all_nodes(client: &mut Client) -> Result<Vec<String>, Failure> {

@@ -4,9 +4,10 @@ use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
 use crate::ctl::node;
 use crate::ctl::node::drain::known_node;
+use crate::ctl::reservation;
 use crate::ctl::run::report::take;
 use crate::ctl::tx::{Tx, operator_only};
-use gmodel::node::Link;
+use gmodel::node::{DOWN_BY, HoldMark, Link};
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{NodeId, RunId};
 
@@ -19,13 +20,15 @@ pub(crate) fn down(
 ) -> Result<Reply, Refusal> {
     node::fencing::may_declare(actor, tx.state, fenced)?;
     let node = known_node(tx, id)?;
-    if node.link == Link::Up {
+    if node.link == Link::Up && fenced {
         let text = format!(
-            "{} is connected. Drain it to keep new work away; `down` is for a machine that is \
-             known to be off.",
+            "{} is connected, so it is not off. Without --fenced its jobs are stopped, and it takes none.",
             node.name
         );
         return Err(Refusal::conflict(text));
+    }
+    if node.link == Link::Up {
+        return put_down(tx, actor, id, reason);
     }
     if node.link != Link::Down {
         tx.emit(Event::NodeLinkChanged {
@@ -36,6 +39,27 @@ pub(crate) fn down(
     }
     let text = format!("declared down by {}: {reason}", actor.user);
     node::fencing::declare(tx, id, &text, fenced, &actor.user);
+    Ok(Reply::Done)
+}
+
+/// A node that answers is drained, shown as down, and emptied at once: its own word says when its jobs are over.
+fn put_down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str) -> Result<Reply, Refusal> {
+    let mark = HoldMark {
+        owner: format!("{DOWN_BY}{}", actor.user),
+        reason: reason.chars().take(1000).collect(),
+        since: tx.now,
+    };
+    tx.emit(Event::NodeDrained {
+        node: id,
+        mark,
+        automatic: false,
+    });
+    tx.emit(Event::NodeDrainDue {
+        node: id,
+        due: tx.now,
+    });
+    node::drain::empty_nodes(tx);
+    reservation::upkeep::look(tx);
     Ok(Reply::Done)
 }
 

@@ -2,13 +2,14 @@
 
 use crate::ctl::command::{Actor, Refusal, Reply};
 use crate::ctl::event::Event;
+use crate::ctl::reservation;
 use crate::ctl::run::gang::advance;
 use crate::ctl::run::stop_order::order;
 use crate::ctl::state::{Node, State};
 use crate::ctl::tx::{Tx, operator_only};
-use gmodel::node::{HoldMark, Link};
+use gmodel::node::{DOWN_BY, HoldMark, Link};
 use gmodel::run::StopCause;
-use gmodel::{NodeId, RunId, Timestamp};
+use gmodel::{NodeId, RefusalKind, RunId, Timestamp};
 
 pub(crate) fn drain(
     tx: &mut Tx,
@@ -32,6 +33,7 @@ pub(crate) fn drain(
         mark,
         automatic: false,
     });
+    reservation::upkeep::look(tx);
     Ok(Reply::Done)
 }
 
@@ -51,7 +53,7 @@ pub(crate) fn drain_by(
     Ok(Reply::Done)
 }
 
-/// Lifts the actor's drains, or all of them if the actor has none.
+/// Lifts the actor's drains, with a word that the node is down, or all of them if the actor has none.
 pub(crate) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
     operator_only(actor, "resuming a node")?;
     let node = known_node(tx, id)?;
@@ -68,19 +70,25 @@ pub(crate) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
                 node.name
             ),
         };
-        return Err(Refusal::conflict(text));
+        return Err(Refusal::conflict(text).about(RefusalKind::NodeState));
     }
-    let owner = node
-        .drains
-        .iter()
-        .any(|mark| mark.owner == mine)
-        .then_some(mine);
-    tx.emit(Event::NodeResumed {
-        node: id,
-        owner,
-        by: actor.user.clone(),
-        at: tx.now,
-    });
+    let has = |owner: &String| node.drains.iter().any(|mark| mark.owner == *owner);
+    let mut owners: Vec<_> = [mine, format!("{DOWN_BY}{}", actor.user)]
+        .into_iter()
+        .filter(has)
+        .map(Some)
+        .collect();
+    if owners.is_empty() {
+        owners.push(None);
+    }
+    for owner in owners {
+        tx.emit(Event::NodeResumed {
+            node: id,
+            owner,
+            by: actor.user.clone(),
+            at: tx.now,
+        });
+    }
     Ok(Reply::Done)
 }
 

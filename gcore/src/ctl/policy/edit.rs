@@ -14,7 +14,7 @@ use crate::ctl::state::State;
 use crate::ctl::tx::{Tx, operator_only};
 use gmodel::policy::{Account, AccountUser};
 use gmodel::record::{Access, Key, Kind, Record};
-use gmodel::{Policy, Timestamp};
+use gmodel::{Policy, RefusalKind, Timestamp};
 
 pub(crate) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
     let state = &*tx.state;
@@ -224,7 +224,7 @@ fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
             }
         }
         PolicyChange::ReservationRemoved { name, .. } if !own.reservations.contains_key(name) => {
-            unknown("reservation", name)
+            unknown("reservation", name).map_err(|refusal| refusal.about(RefusalKind::Reservation))
         }
         PolicyChange::ReservationRemoved { name, force: false } => {
             reservation::window::is_left(state, name)

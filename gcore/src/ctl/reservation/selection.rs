@@ -4,12 +4,12 @@ use crate::ctl::command::Refusal;
 use crate::ctl::policy;
 use crate::ctl::reservation::window::{Reservations, covers, runs_into};
 use crate::ctl::state::{Node, State};
-use gmodel::Timestamp;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_amounts::milli_text;
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
+use gmodel::{RefusalKind, Timestamp};
 use gpolicy::limits::LOST_BY_SLICES;
 use gpolicy::reserved_nodes::suits;
 use gpolicy::window::{Window, first_meeting, next};
@@ -33,6 +33,7 @@ pub(crate) fn made(
     one.created_by = known.map_or_else(|| by.to_owned(), |known| known.created_by.clone());
     policy::merge::zoned(&mut one, &state.config);
     features_choose(&one, known)?;
+    flags_go_together(&one)?;
     one.is_chosen = matches!(one.what, ReservedPart::NodeCount(_))
         || known.is_some_and(|known| known.is_chosen && known.what == one.what);
     one.idle_since = None;
@@ -41,13 +42,14 @@ pub(crate) fn made(
             return Err(Refusal::invalid(format!(
                 "reservation {} comes once: its only window cannot be skipped. Remove it instead.",
                 one.name
-            )));
+            ))
+            .about(RefusalKind::Time));
         }
         let text = format!(
             "reservation {} would be over already: it began at {}.",
             one.name, one.start
         );
-        return Err(Refusal::invalid(text));
+        return Err(Refusal::invalid(text).about(RefusalKind::Time));
     };
     let nodes = candidates(state, &one)?;
     let overlaps = Overlaps::of(others, &one, window);
@@ -154,6 +156,22 @@ pub(crate) fn is_as_before(known: &Reservation, one: &Reservation) -> bool {
         }
 }
 
+/// Nodes either stay or are replaced.
+fn flags_go_together(one: &Reservation) -> Result<(), Refusal> {
+    let (stays, is_replaced) = (
+        one.static_nodes || one.maintenance,
+        one.replace || one.replace_down,
+    );
+    if !(stays && is_replaced) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "reservation {}: REPLACE and REPLACE_DOWN do not go with STATIC_ALLOC and MAINT, which keep its nodes. Take one of both.",
+        one.name
+    ))
+    .about(RefusalKind::NotSupported))
+}
+
 /// Features choose nodes by count; a later change keeps them.
 pub(crate) fn features_choose(
     one: &Reservation,
@@ -187,6 +205,8 @@ pub(crate) struct OverlappingReservation<'a> {
 pub(crate) struct Overlaps<'a> {
     window: Window,
     others: Vec<OverlappingReservation<'a>>,
+    /// Maintenance at the same time: no conflict, and the last nodes to choose.
+    maintenance: Vec<&'a Reservation>,
 }
 
 impl<'a> Overlaps<'a> {
@@ -203,7 +223,21 @@ impl<'a> Overlaps<'a> {
                 })
             })
             .collect();
-        Self { window, others }
+        let is_met = |other: &&Reservation| {
+            other.maintenance
+                && !one.maintenance
+                && first_meeting(one, other, window.from).is_some()
+        };
+        Self {
+            window,
+            others,
+            maintenance: all.values().filter(is_met).collect(),
+        }
+    }
+
+    fn is_maintained(&self, state: &State, node: &Node) -> bool {
+        let mut maintenance = self.maintenance.iter();
+        maintenance.any(|other| covers(state, other, node))
     }
 
     fn reservations(&self) -> impl Iterator<Item = &'a Reservation> + '_ {
@@ -223,6 +257,7 @@ pub(crate) fn candidates<'a>(
                     "reservation {}: there is no node {name:?}.",
                     one.name
                 ))
+                .about(RefusalKind::NodeName)
             })
         };
         return list.iter().map(find).collect();
@@ -261,17 +296,22 @@ pub(crate) fn choose(
             "reservation {} asks for {count} nodes of {}{with}.",
             one.name,
             nodes.len()
-        )));
+        ))
+        .about(RefusalKind::NodeConfiguration));
     }
-    let has = |node: &Node| matches!(state.own_policy.reservations.get(&one.name), Some(Reservation { what: ReservedPart::Nodes(list), .. }) if list.contains(&node.name));
-    let mut ranked: Vec<(usize, (bool, bool), &Node, ReservationConflicts)> = nodes
+    let mut ranked: Vec<(usize, [bool; 4], &Node, ReservationConflicts)> = nodes
         .into_iter()
         .map(|node| {
             let mut way = ReservationConflicts::default();
             way.look(state, one, node, overlaps);
             (
                 way.weight(one),
-                (!node.is_available(), !has(node)),
+                [
+                    overlaps.is_maintained(state, node),
+                    !node.is_available(),
+                    one.replace && !node.runs.is_empty(),
+                    !had(state, one, node),
+                ],
                 node,
                 way,
             )
@@ -297,6 +337,14 @@ pub(crate) fn choose(
         .collect();
     names.sort_by(|a, b| natural_order(a, b));
     Ok(names)
+}
+
+/// Whether a reservation has a node already.
+fn had(state: &State, one: &Reservation, node: &Node) -> bool {
+    let known = state.own_policy.reservations.get(&one.name);
+    known.is_some_and(
+        |known| matches!(&known.what, ReservedPart::Nodes(list) if list.contains(&node.name)),
+    )
 }
 
 /// What prevents a reservation from having its nodes.
@@ -340,12 +388,15 @@ impl ReservationConflicts {
     }
 
     fn refuse(self, one: &Reservation) -> Result<(), Refusal> {
-        let conflict = |text: String| Err(Refusal::conflict(text));
+        let conflict = |about, text: String| Err(Refusal::conflict(text).about(about));
         if let Some((other, at)) = self.others.iter().next() {
-            return conflict(format!(
-                "reservation {}: reservation {other} has nodes of it at {at}.",
-                one.name
-            ));
+            return conflict(
+                RefusalKind::ReservationOverlap,
+                format!(
+                    "reservation {}: reservation {other} has nodes of it at {at}.",
+                    one.name
+                ),
+            );
         }
         if self.jobs.is_empty() || one.ignore_running {
             return Ok(());
@@ -358,13 +409,16 @@ impl ReservationConflicts {
         } else {
             String::new()
         };
-        conflict(format!(
-            "reservation {}: {noun} {}{more} may still run on {} then, by their time limits. Begin later, choose other \
+        conflict(
+            RefusalKind::NodesBusy,
+            format!(
+                "reservation {}: {noun} {}{more} may still run on {} then, by their time limits. Begin later, choose other \
              nodes, or make it over running jobs (ignore_running).",
-            one.name,
-            named.join(", "),
-            gmodel::hostlist::compress(self.nodes)
-        ))
+                one.name,
+                named.join(", "),
+                gmodel::hostlist::compress(self.nodes)
+            ),
+        )
     }
 }
 

@@ -68,11 +68,12 @@ fn made_here(state: &State) -> impl Iterator<Item = &Reservation> {
     own.filter_map(|name| state.policy.reservations.get(name))
 }
 
+/// A maintenance is of the machines that it has.
 fn is_replaced(one: &Reservation) -> bool {
-    one.is_chosen && !one.static_nodes
+    one.is_chosen && !one.static_nodes && !one.maintenance
 }
 
-/// The reservation with spare nodes for those that are down for longer, as many as there are.
+/// The reservation with spare nodes for those that are down for longer or, with REPLACE, taken; as many as there are.
 fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyChange> {
     let ReservedPart::Nodes(list) = &one.what else {
         return None;
@@ -81,7 +82,16 @@ fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyCh
     if !is_replaced(one) || !is_near {
         return None;
     }
-    let down = |list: &Hostlist| list.iter().filter(|name| is_gone(state, name)).count();
+    let is_taken = |name: &str| {
+        let node = state.node_by_name(name).filter(|_| one.replace);
+        node.is_some_and(|node| !node.runs.is_empty())
+    };
+    let down = |list: &Hostlist| {
+        let out = list
+            .iter()
+            .filter(|name| is_gone(state, name) || is_taken(name));
+        out.count()
+    };
     if down(list) == 0 {
         return None;
     }

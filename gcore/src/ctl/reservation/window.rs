@@ -7,7 +7,7 @@ use crate::ctl::state::{Job, Node, Run, State};
 use gmodel::node::Role;
 use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobSpec, JobState, NodeId, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, NodeId, RefusalKind, Timestamp};
 use gpolicy::window::next;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,7 +181,8 @@ pub(crate) fn is_left(state: &State, name: &str) -> Result<(), Refusal> {
         "reservation {name} is in use: {jobs} {}{more} {run} in it. Wait for the end, or remove it by force (gadm reservation del {name} --force): \
          then {they} on, and others may have the rest of its nodes.",
         named.join(", "),
-    )))
+    ))
+    .about(RefusalKind::ReservationBusy))
 }
 
 /// When the next window of any reservation begins or ends: a new pass is due then.

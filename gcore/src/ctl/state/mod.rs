@@ -40,7 +40,7 @@ pub use tally::{SubmissionTimes, Tally};
 
 use crate::chunk_map::ChunkMap;
 use gmodel::config::ClusterConfig;
-use gmodel::node::{GpuEntry, NodeStateView};
+use gmodel::node::{DOWN_BY, GpuEntry, HoldMark, Link, NodeStateView};
 use gmodel::{Fence, JobId, NodeId, Policy, RunId, Seq, Timestamp};
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
@@ -244,9 +244,17 @@ impl State {
     /// Without reservations, which depend on the clock.
     pub fn node_view(&self, node: &Node) -> NodeStateView {
         let free = self.free_on(node);
+        let (down, drained): (Vec<&HoldMark>, Vec<_>) = node
+            .drains
+            .iter()
+            .partition(|mark| mark.owner.starts_with(DOWN_BY));
         NodeStateView {
-            link: node.link,
-            drained: !node.drains.is_empty(),
+            link: if down.is_empty() {
+                node.link
+            } else {
+                Link::Down
+            },
+            drained: !drained.is_empty(),
             unfit: !node.inventory.unfit.is_empty(),
             allocated: free.runs > 0,
             room: free.cpus > 0 && (node.gpus.is_empty() || free.gpu_milli.iter().any(|m| *m > 0)),

@@ -489,3 +489,31 @@ fn nodes_join_with_a_token_once() {
         "#]],
     );
 }
+
+#[test]
+fn a_node_that_answers_is_put_down_and_its_jobs_go_elsewhere() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 time=1000
+         plan
+         n1 running 1-1
+         down n1 it smokes
+         show
+         nodes
+         n1 stopped 1-1
+         plan
+         show
+         resume n1
+         nodes",
+        expect![[r#"
+            job 1
+            1 alice RUNNING 1-1 on n1[0]
+            n1 DOWN 0 GPUs 63 CPUs free DRAINED down:root (it smokes)
+            n2 IDLE 1 GPUs 64 CPUs free
+            1 alice RUNNING 1-2 on n2[0]
+            n1 IDLE 1 GPUs 64 CPUs free
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+        "#]],
+    );
+}

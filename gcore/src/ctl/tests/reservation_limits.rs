@@ -226,3 +226,36 @@ fn a_late_plan_starts_no_job_beyond_the_end_of_a_reservation() {
         [Some(Some(60)), None, None]
     );
 }
+
+#[test]
+fn nodes_that_jobs_take_are_replaced_where_that_is_asked_and_maintenance_keeps_its_own() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         reservation fresh count=1 at=0 for=6000 users=alice replace
+         reservation service nodes=n2 at=0 for=6000 maintenance
+         submit user=alice gpus=1 time=1000 reservation=fresh
+         plan
+         policy
+         wait 60
+         policy
+         down n2 it smokes
+         policy
+         reservation both count=1 at=9000 for=600 users=alice replace static
+         reservation both count=1 at=9000 for=600 replace_down maintenance
+         show",
+        expect![[r#"
+            job 1
+            reservation fresh by root at 1970-01-12T13:46:40Z: {"nodes":"n1"}
+            reservation service by root at 1970-01-12T13:46:40Z: {"nodes":"n2"}
+            reservation fresh by root at 1970-01-12T13:46:40Z: {"nodes":"n3"}
+            reservation service by root at 1970-01-12T13:46:40Z: {"nodes":"n2"}
+            reservation fresh by root at 1970-01-12T13:46:40Z: {"nodes":"n3"}
+            reservation service by root at 1970-01-12T13:46:40Z: {"nodes":"n2"}
+            refused: reservation both: REPLACE and REPLACE_DOWN do not go with STATIC_ALLOC and MAINT, which keep its nodes. Take one of both.
+            refused: reservation both: REPLACE and REPLACE_DOWN do not go with STATIC_ALLOC and MAINT, which keep its nodes. Take one of both.
+            1 alice RUNNING 1-1 on n1[0]
+        "#]],
+    );
+}

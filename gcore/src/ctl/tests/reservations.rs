@@ -654,7 +654,7 @@ fn nodes_that_were_chosen_are_replaced_when_they_go_down_and_named_ones_are_not(
             reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[1-2]"}
             reservation fixed by root at 1970-01-12T14:03:20Z: {"nodes":"n3"}
             reservation named by root at 1970-01-12T16:16:40Z: {"nodes":"n4"}
-            reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[1-2]"}
+            reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[2,4]"}
             reservation fixed by root at 1970-01-12T14:03:20Z: {"nodes":"n3"}
             reservation named by root at 1970-01-12T16:16:40Z: {"nodes":"n4"}
             reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[2,4]"}

@@ -203,6 +203,8 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 overlap: words.has("overlap"),
                 purge_idle_secs: words.parse("purge"),
                 static_nodes: words.has("static"),
+                replace: words.has("replace"),
+                replace_down: words.has("replace_down"),
                 release_jobs: words.has("release_jobs"),
                 skip_until: words.parse("skip").map(|secs| now.plus_secs(secs)),
                 name,

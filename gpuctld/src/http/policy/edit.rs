@@ -10,6 +10,7 @@ use crate::http::permission::Caller;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, PolicyChange, State};
+use gmodel::RefusalKind;
 use gmodel::policy::{Account, Policy, ROOT_ACCOUNT};
 use gwire::api::{ChangeReply, PolicyEdit, SCHEMA};
 use std::collections::BTreeMap;
@@ -84,7 +85,14 @@ pub(crate) fn check_presence(
     match (create, present) {
         (true, true) => Err(ApiError::conflict(format!(
             "{what} {name} exists. Change it with gadm {what} set"
-        ))),
+        ))
+        .about(
+            match what {
+                "reservation" => RefusalKind::ReservationExists,
+                _ => RefusalKind::Other,
+            },
+            name,
+        )),
         (true, false) => check_name(what, name),
         (false, false) => {
             let known: Vec<String> = known.collect();

@@ -16,7 +16,7 @@ use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{PolicyChange, State};
 use gmodel::policy::Reservation;
-use gmodel::{JobSpec, JobState};
+use gmodel::{JobSpec, JobState, RefusalKind};
 use gwire::api::{ReservationRow, SCHEMA};
 use serde_json::{Value, json};
 
@@ -125,7 +125,8 @@ pub(crate) async fn remove_reservation(
         return Err(ApiError::conflict(format!(
             "reservation {name} is in use: {jobs} for it. Give {they} another (gadm job update reservation=), cancel {they}, or remove it all the same: \
              gadm reservation del {name}"
-        )));
+        ))
+        .about(RefusalKind::ReservationBusy, &name));
     }
     let Json(mut done) = send(
         &site,
