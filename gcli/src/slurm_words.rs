@@ -38,6 +38,7 @@ fn sentence(about: RefusalKind) -> Option<&'static str> {
         K::PartitionAccess => "User's group not permitted to use this partition",
         K::NodeConfiguration => "Requested node configuration is not available",
         K::NodeCount => "Node count specification invalid",
+        K::TooManyNodes => "More processors requested than permitted",
         K::TaskCount => "Task count specification invalid",
         K::NodeName => "Invalid node name specified",
         K::Feature => "Invalid feature specification",
@@ -79,7 +80,7 @@ pub(crate) fn first_lines(name: &str, words: &[String], cause: &Cause) -> Vec<St
             let mut lines = Vec::new();
             // The controller's own word comes before the command's.
             match about {
-                _ if subject.is_empty() || !["sbatch", "srun"].contains(&name) => {}
+                _ if subject.is_empty() || !["salloc", "sbatch", "srun"].contains(&name) => {}
                 RefusalKind::Partition => lines.push(format!(
                     "{name}: error: invalid partition specified: {subject}"
                 )),
@@ -115,6 +116,7 @@ fn framed(name: &str, words: &[String], subject: &str, sentence: &str) -> Vec<St
     let line = match name {
         "sbatch" if has(&["--test-only"]) => format!("allocation failure: {sentence}"),
         "sbatch" => format!("sbatch: error: Batch job submission failed: {sentence}"),
+        "salloc" => format!("salloc: error: Job submit/allocate failed: {sentence}"),
         "srun" => match std::env::var("SLURM_JOB_ID") {
             Ok(job) if sentence == UNREACHABLE => {
                 format!("srun: error: Unable to confirm allocation for job {job}: {sentence}")
@@ -203,7 +205,7 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
 
 /// The job that is meant, else those that stand on the command line: `17`, `98_[1-3]`, `JobId=17`.
 fn named_jobs(words: &[String], subject: &str) -> Vec<String> {
-    if subject.starts_with(|sign: char| sign.is_ascii_digit()) {
+    if !subject.is_empty() {
         return vec![subject.to_owned()];
     }
     let lists = words

@@ -17,7 +17,7 @@ const CPU_WORDS: [&str; 7] = [
     "map_cpu:",
     "mask_cpu:",
 ];
-const GPU_WORDS: [&str; 7] = [
+const GPU_WORDS: [&str; 8] = [
     "quiet",
     "verbose",
     "none",
@@ -25,6 +25,7 @@ const GPU_WORDS: [&str; 7] = [
     "single:",
     "per_task:",
     "map_gpu:",
+    "mask_gpu:",
 ];
 
 /// `--cpu-bind`.
@@ -70,6 +71,8 @@ pub enum GpuChoice {
     PerTask(u32),
     /// Positions among the job's GPUs on the node, one a task, from the beginning again when they run out.
     Map(Vec<u32>),
+    /// Sets of them, in the same way.
+    Mask(Vec<Vec<u32>>),
 }
 
 /// What is wrong with the words, and what would be right.
@@ -114,15 +117,30 @@ impl GpuBind {
             ("per_task", count) => {
                 GpuChoice::PerTask(positive(count, "per_task", "GPUs of each task")?)
             }
-            ("map_gpu", list) => GpuChoice::Map(map(list, "map_gpu", &number)?),
-            ("mask_gpu", _) => {
-                return Err(BadBinding(
-                    "mask_gpu is not offered. Use map_gpu:LIST or per_task:N".into(),
-                ));
-            }
+            // The words of --tres-bind; a list of none binds nothing.
+            ("map" | "mask", "") => GpuChoice::None,
+            (word @ ("map" | "map_gpu"), list) => GpuChoice::Map(map(list, word, &position)?),
+            (word @ ("mask" | "mask_gpu"), list) => GpuChoice::Mask(map(list, word, &mask)?),
             (unknown, _) => return Err(no_word(unknown, &GPU_WORDS)),
         };
         Ok(Self { verbose, how })
+    }
+
+    /// As `--tres-bind` has it: `gres/gpu:single:2`.
+    ///
+    /// # Errors
+    /// Another resource, or words that are none of srun's.
+    pub fn parse_tres(text: &str) -> Result<Self, BadBinding> {
+        let how = text.strip_prefix("gres/gpu:");
+        match how.or_else(|| text.strip_prefix("gpu:")) {
+            Some(how) if how.contains("map_gpu:") || how.contains("mask_gpu:") => Err(BadBinding(
+                format!("{how:?} is of --gpu-bind. Write gres/gpu:map:LIST or gres/gpu:mask:LIST"),
+            )),
+            Some(how) if !how.contains("gres/") && !how.contains('+') => Self::parse(how),
+            _ => Err(BadBinding(format!(
+                "{text:?} is not known here: GPUs are bound to tasks, in one way, as in gres/gpu:single:1"
+            ))),
+        }
     }
 
     /// Positions of the GPUs that task `local` of the node gets, of `gpus`; `near` are the positions of those near its CPUs.
@@ -162,16 +180,18 @@ impl GpuBind {
                 }
                 (first as u32..end as u32).collect()
             }
-            GpuChoice::Map(list) => {
-                let position = list[local as usize % list.len()];
-                if position >= gpus {
-                    return Err(BadBinding(format!(
-                        "{self}: there is no GPU {position}: the job has {gpus} on this node, counted from 0"
-                    )));
-                }
-                vec![position]
-            }
+            GpuChoice::Map(list) => self.held(vec![list[local as usize % list.len()]], gpus)?,
+            GpuChoice::Mask(list) => self.held(list[local as usize % list.len()].clone(), gpus)?,
         })
+    }
+
+    fn held(&self, positions: Vec<u32>, gpus: u32) -> Result<Vec<u32>, BadBinding> {
+        match positions.iter().find(|position| **position >= gpus) {
+            Some(position) => Err(BadBinding(format!(
+                "{self}: there is no GPU {position}: the job has {gpus} on this node, counted from 0"
+            ))),
+            None => Ok(positions),
+        }
     }
 }
 
@@ -199,6 +219,11 @@ impl fmt::Display for GpuBind {
             GpuChoice::Single(tasks) => write!(f, "single:{tasks}"),
             GpuChoice::PerTask(count) => write!(f, "per_task:{count}"),
             GpuChoice::Map(list) => write!(f, "map_gpu:{}", comma(list.iter())),
+            GpuChoice::Mask(list) => write!(
+                f,
+                "mask_gpu:{}",
+                comma(list.iter().map(|gpus| mask_text(gpus)))
+            ),
         }
     }
 }
@@ -294,6 +319,11 @@ fn number(text: &str) -> Option<u32> {
     (number < 1 << 20).then_some(number)
 }
 
+/// A GPU's place; unlike a CPU's never hexadecimal.
+fn position(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|position| *position < 1 << 20)
+}
+
 /// `0x15` or `15`, hexadecimal either way: CPUs 0, 2 and 4.
 fn mask(text: &str) -> Option<Vec<u32>> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -328,7 +358,14 @@ mod tests {
             assert_eq!(CpuBind::parse(text).unwrap().to_string(), text);
             assert!(CpuBind::parse(&format!("verbose,{text}")).unwrap().verbose);
         }
-        for text in ["none", "closest", "single:2", "per_task:1", "map_gpu:1,0"] {
+        for text in [
+            "none",
+            "closest",
+            "single:2",
+            "per_task:1",
+            "map_gpu:1,0",
+            "mask_gpu:0x3,0x4",
+        ] {
             assert_eq!(GpuBind::parse(text).unwrap().to_string(), text);
             assert!(
                 GpuBind::parse(&format!("v,{text}")).unwrap().verbose
@@ -373,7 +410,45 @@ mod tests {
                 && gpu("single").contains("single:1")
                 && gpu("per_task:0").contains("per_task:1")
         );
-        assert!(gpu("mask_gpu:1").contains("map_gpu:LIST"));
+        assert!(
+            gpu("mask_gpu:0").contains("is no entry") && gpu("map_gpu:0x1").contains("is no entry")
+        );
+    }
+
+    #[test]
+    fn a_binding_of_resources_is_one_of_gpus() {
+        for text in [
+            "map:",
+            "map:0*2",
+            "mask:",
+            "mask:abc",
+            "mask:0x1,0x2",
+            "verbose,single:1",
+        ] {
+            let read = GpuBind::parse_tres(&format!("gres/gpu:{text}"));
+            assert_eq!(read, GpuBind::parse(text), "{text}");
+            assert!(read.is_ok(), "{text}");
+        }
+        for text in [
+            "map:abcd",
+            "map:0x00",
+            "mask:x000",
+            "mask:wxyz",
+            "map_gpu:0",
+            "mask_gpu:1",
+        ] {
+            assert!(
+                GpuBind::parse_tres(&format!("gres/gpu:{text}")).is_err(),
+                "{text}"
+            );
+        }
+        for text in [
+            "gres/nic:closest",
+            "gres/gpu:closest+gres/nic:x",
+            "single:1",
+        ] {
+            assert!(GpuBind::parse_tres(text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -396,6 +471,12 @@ mod tests {
         assert_eq!(gpus("single:1", 1, &[2, 3]).unwrap(), [3]);
         assert_eq!(gpus("per_task:2", 1, &[]).unwrap(), [2, 3]);
         assert_eq!(gpus("map_gpu:3,1", 2, &[]).unwrap(), [3]);
+        assert_eq!(gpus("mask_gpu:3,c", 1, &[]).unwrap(), [2, 3]);
+        assert!(
+            gpus("mask_gpu:11", 0, &[])
+                .unwrap_err()
+                .contains("there is no GPU 4")
+        );
         assert!(
             gpus("per_task:2", 2, &[])
                 .unwrap_err()

@@ -126,6 +126,9 @@ pub struct CommonSpec {
     pub idle_exempt: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub comment: String,
+    /// `--tres-bind`: which GPUs each task of a step has.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tres_bind: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Options of the *later* class that the script asked for: stored and shown, not acted on.
@@ -244,6 +247,12 @@ pub struct Request {
     pub cpus_per_task: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus_per_gpu: Option<u32>,
+    /// CPUs on each node, at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mincpus: Option<u32>,
+    /// CPUs for one task on each node, however many run there.
+    #[serde(skip_serializing_if = "is_false")]
+    pub overcommit: bool,
     #[serde(skip_serializing_if = "MemRequest::is_default")]
     pub mem: MemRequest,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -272,6 +281,16 @@ pub struct Request {
     pub switches: Option<Switches>,
 }
 
+impl Request {
+    /// How many of its tasks count CPUs, of so many on so many nodes.
+    pub fn tasks_with_cpus(&self, tasks: u32, nodes: u32) -> u32 {
+        match self.overcommit {
+            true => tasks.min(nodes),
+            false => tasks,
+        }
+    }
+}
+
 /// `--switches COUNT[@TIME]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Switches {
@@ -297,6 +316,8 @@ impl Default for Request {
             ntasks_per_node: None,
             cpus_per_task: None,
             cpus_per_gpu: None,
+            mincpus: None,
+            overcommit: false,
             mem: MemRequest::Default,
             gpus: None,
             gpu_scope: GpuScope::Job,

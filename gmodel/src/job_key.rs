@@ -4,6 +4,7 @@
 //! the bounds on texts, and what listings show of a text. Whether a change is allowed is the core's to decide.
 //! Source of the words: scontrol(1), `update job`.
 
+use crate::binding::GpuBind;
 use crate::checkpoint::CheckpointSpec;
 use crate::dependency::Dependency;
 use crate::duration::squeue_time;
@@ -224,6 +225,7 @@ job_keys! {
         deadline: Deadline "deadline" ["Deadline"], "deadline" WhilePending |spec| spec.common.deadline;
         time_min_secs: LeastTime "time_min_secs" ["TimeMin"], "least time" WhilePending |spec| spec.common.time_min_secs;
         checkpoint: Checkpoint "checkpoint" ["Checkpoint"], "checkpoint" Owner |spec| spec.common.checkpoint;
+        tres_bind: TresBind "tres_bind" ["TresBind"], "binding of GPUs" WhilePending |spec| spec.common.tres_bind, 16384 None;
         idle_exempt: Flag "idle_exempt" ["IdleExempt", "idle_exempt"], "exemption from the idle policy" Operator |spec| spec.common.idle_exempt;
     }
     request {
@@ -337,6 +339,19 @@ mod form {
     forms! {
         Text Text String => String {
             |key, json| text_of(key, json);
+            |text| text.clone();
+            fn line(text: &String) -> Option<&String> {
+                Some(text)
+            }
+        }
+        TresBind Text String => String {
+            |key, json| {
+                let text = text_of(key, json)?;
+                match text.is_empty() {
+                    true => Ok(text),
+                    false => GpuBind::parse_tres(&text).map(|_| text).map_err(|why| format!("{key}: {why}")),
+                }
+            };
             |text| text.clone();
             fn line(text: &String) -> Option<&String> {
                 Some(text)
@@ -512,11 +527,17 @@ mod tests {
     fn a_text_is_written_where_listings_read_it() {
         for text in TEXTS {
             let (mut change, mut spec) = (JobChange::default(), JobSpec::default());
-            change.set(text.key, &"x".into()).unwrap();
+            let value = match text.key {
+                "tres_bind" => "gres/gpu:closest",
+                _ => "x",
+            };
+            change.set(text.key, &value.into()).unwrap();
             assert!(change.changes_request());
             change.apply(&mut spec);
-            assert_eq!((text.of)(&spec), "x");
-            assert_eq!(change.words(), [(text.said, "x".to_owned())]);
+            assert_eq!((text.of)(&spec), value);
+            assert_eq!(change.words(), [(text.said, value.to_owned())]);
         }
+        let refused = JobChange::default().set("tres_bind", &"gres/gpu:map:x".into());
+        assert!(refused.unwrap_err().contains("is no entry of a list"));
     }
 }

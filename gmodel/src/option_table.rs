@@ -227,7 +227,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("extra-node-info", Required("SPEC"), Hint(CHOSEN_NODES), "Nodes with so many sockets, cores and threads").short('B'),
     option("get-user-env", Optional("TIMEOUT"), Done, "A login's environment on the node besides, read within 30 s, or so many: 60L").env("SBATCH_GET_USER_ENV"),
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
-    option("gpu-bind", Required("SPEC"), Done, "GPUs of each task of grun: none, closest, single:N, per_task:N, map_gpu:LIST").env("SBATCH_GPU_BIND"),
+    option("gpu-bind", Required("SPEC"), Done, "GPUs of each task: none, closest, single:N, per_task:N, map_gpu:0,1, mask_gpu:3").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Hint(NO_FREQUENCY), "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
     option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G; of a part of one, the part").env("GSUB_GPU_MEM").ours(),
     option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 2g.20gb:1").short('G').env("SBATCH_GPUS"),
@@ -253,7 +253,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("mem-per-cpu", Required("SIZE"), Done, "Memory for each CPU").env("SBATCH_MEM_PER_CPU"),
     option("mem-per-gpu", Required("SIZE"), Done, "Memory for each GPU").env("SBATCH_MEM_PER_GPU"),
     option("mem-update", Required("SPEC"), Later, "Change the memory of the running job"),
-    option("mincpus", Required("COUNT"), Later, "CPUs a node must give at least"),
+    option("mincpus", Required("COUNT"), Done, "CPUs on each node, at least"),
     option("network", Required("SPEC"), Hint("no switch is configured for a job"), "Settings of the interconnect").env("SBATCH_NETWORK"),
     option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
     option("no-borrow", Flag, Done, "Wait for GPUs that the account is guaranteed, and start on no others").ours(),
@@ -274,7 +274,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory"),
     option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
     option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),
-    option("overcommit", Flag, Hint("each task of the job counts its CPUs; --overcommit of a step starts more tasks"), "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
+    option("overcommit", Flag, Done, "CPUs for one task on each node, however many run there").short('O').env("SBATCH_OVERCOMMIT"),
     option("oversubscribe", Flag, Hint("CPUs of a job are its own"), "Let other jobs use the same CPUs").short('s'),
     option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
     option("partition", Required("NAME"), Done, "Partition; of several, a,b, the job starts in the first that can").short('p').env("SBATCH_PARTITION"),
@@ -307,7 +307,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("time", Required("TIME"), Done, "Time limit: 90 (minutes), 1:30:00, 2-12 (days-hours), UNLIMITED").short('t').env("SBATCH_TIMELIMIT"),
     option("time-min", Required("TIME"), Done, "Least time limit the job will do with"),
     option("tmp", Required("SIZE"), Later, "Room that a node's /tmp must have"),
-    option("tres-bind", Required("SPEC"), Done, "Which resources a task sees").env("SBATCH_TRES_BIND"),
+    option("tres-bind", Required("SPEC"), Done, "The same as gres/gpu:SPEC, with map:LIST and mask:LIST").env("SBATCH_TRES_BIND"),
     option("tres-per-task", Required("LIST"), Done, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
     option("uid", Required("USER"), Never(OWN_UID), "User the job belongs to"),
     option("usage", Flag, SameAs("help"), "As --help"),
@@ -460,7 +460,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency distribution dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority propagate qos quiet rendezvous requeue reservation signal switches tag time time-min tres-bind tres-per-task verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency distribution dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu mincpus nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output overcommit parsable partition prefer priority propagate qos quiet rendezvous requeue reservation signal switches tag time time-min tres-bind tres-per-task verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
                 .unwrap_or_default()
         };
         expect!["--uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"].assert_eq(&refusal("uid"));
-        expect!["--mincpus is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("mincpus"));
+        expect![""].assert_eq(&refusal("mincpus"));
         assert_eq!(refusal("contiguous"), "");
         assert_eq!(refusal("time"), "");
         expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."]

@@ -28,6 +28,8 @@ pub enum RefusalKind {
     NodeConfiguration,
     /// More or fewer nodes than a job may have.
     NodeCount,
+    /// More than any cluster has.
+    TooManyNodes,
     TaskCount,
     /// A node that is named is not there, or not in the partition.
     NodeName,

@@ -40,6 +40,7 @@ pub async fn build(
         orders.push(match texts {
             Ok((script, environment, arguments)) => {
                 let order = order_without_texts(state, node, run, &job.spec);
+                let environment = bound(environment, &job.spec);
                 let argv = arguments.unwrap_or_else(|| job.spec.launch.argv.clone());
                 Ok(LaunchOrder {
                     script,
@@ -52,6 +53,15 @@ pub async fn build(
         });
     }
     orders
+}
+
+/// The environment with the job's binding of GPUs, which may have changed since its submission.
+fn bound(mut environment: Vec<String>, spec: &JobSpec) -> Vec<String> {
+    if let Some(how) = spec.tres_bind.strip_prefix("gres/gpu:") {
+        environment.retain(|line| !line.starts_with("SLURM_GPU_BIND="));
+        environment.push(format!("SLURM_GPU_BIND={how}"));
+    }
+    environment
 }
 
 /// The report of a run that cannot be launched for a reason on the controller's side.

@@ -113,7 +113,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     args.cluster.check(&mut client)?;
     let mut request = args.request()?;
     if args.interactive {
-        request.jobs = confirmed(&mut client, &request)?;
+        request.jobs = confirmed(&mut client, &request, as_scancel)?;
         request.filter = None;
         if request.jobs.is_empty() {
             return Ok(0);
@@ -135,6 +135,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Err(Failure::new(format_args!(
             "no job of {user:?} is here, and there is no user of that name on this machine"
         )));
+    }
+    if answer.results.is_empty() && args.verbose && as_scancel {
+        let names = args.filter.named().join(" ");
+        note(
+            "scancel",
+            format_args!("error: No active jobs match ALL job filters, including: {names}"),
+        )?;
     }
     report(&answer, &args, as_scancel.then_some(is_terminated))
 }
@@ -237,20 +244,29 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> O
             }
         }
     }
-    if args.verbose && answer.results.is_empty() {
+    if args.verbose && answer.results.is_empty() && as_scancel.is_none() {
         note("gdel", "no job matches")?;
     }
     Ok(u8::from(failed))
 }
 
 /// Asks for each job and step that is meant; the names of those that were agreed to.
-fn confirmed(client: &mut Client, request: &CancelRequest) -> Result<Vec<String>, Failure> {
+fn confirmed(
+    client: &mut Client,
+    request: &CancelRequest,
+    as_scancel: bool,
+) -> Result<Vec<String>, Failure> {
     let words = request.jobs.iter().flat_map(|words| words.split(','));
     let (steps, jobs): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('.'));
-    let of_step = |step: &&str| ((*step).to_owned(), format!("step {step}"));
+    let [job_word, step_word] = match as_scancel {
+        true => ["job_id=", "step_id="],
+        false => ["job ", "step "],
+    };
+    let of_step = |step: &&str| ((*step).to_owned(), format!("{step_word}{step}"));
     let mut asked: Vec<(String, String)> = steps.iter().map(of_step).collect();
     if !jobs.is_empty() || request.filter.is_some() {
-        asked.extend(jobs_of(client, jobs.join(","), &request)?);
+        let named = jobs_of(client, jobs.join(","), request)?.into_iter();
+        asked.extend(named.map(|(name, words)| (name, format!("{job_word}{words}"))));
     }
     let (mut agreed, mut answers) = (Vec::new(), std::io::stdin().lock().lines());
     for (name, words) in asked {
@@ -267,7 +283,7 @@ fn confirmed(client: &mut Client, request: &CancelRequest) -> Result<Vec<String>
     Ok(agreed)
 }
 
-/// The jobs that are meant, each with the words that a question calls it by.
+/// The jobs that are meant, each with its number, name and partition for a question.
 fn jobs_of(
     client: &mut Client,
     job: String,
@@ -283,7 +299,7 @@ fn jobs_of(
     while let Some(text) = rows.next_row()? {
         let job: JobRow = serde_json::from_slice(text).map_err(Failure::new)?;
         let (name, partition) = (show(&job.name), show(&job.partition));
-        let words = format!("job {} name={name} partition={partition}", job.shown_id);
+        let words = format!("{} name={name} partition={partition}", job.shown_id);
         jobs.push((job.shown_id, words));
     }
     match jobs.is_empty() {

@@ -40,33 +40,10 @@ pub(crate) struct JobFilter {
 
 impl JobFilter {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self {
-            user,
-            me,
-            partition,
-            states,
-            account,
-            qos,
-            reservation,
-            name,
-            nodelist,
-        } = self;
-        !me && [
-            user,
-            partition,
-            states,
-            account,
-            qos,
-            reservation,
-            name,
-            nodelist,
-        ]
-        .iter()
-        .all(|filter| filter.is_empty())
+        !self.me && self.lists().iter().all(|(_, values)| values.is_empty())
     }
 
-    /// A filter that was given and names nothing, as `-u "$UNSET"` does.
-    pub(crate) fn blank(&self) -> Option<&'static str> {
+    fn lists(&self) -> [(&'static str, &Vec<String>); 8] {
         let Self {
             user,
             me: _,
@@ -78,7 +55,7 @@ impl JobFilter {
             name,
             nodelist,
         } = self;
-        let filters = [
+        [
             ("user", user),
             ("partition", partition),
             ("states", states),
@@ -87,17 +64,30 @@ impl JobFilter {
             ("reservation", reservation),
             ("name", name),
             ("nodelist", nodelist),
-        ];
+        ]
+    }
+
+    /// A filter that was given and names nothing, as `-u "$UNSET"` does.
+    pub(crate) fn blank(&self) -> Option<&'static str> {
         let nothing = |values: &Vec<String>| {
             !values.is_empty()
                 && values
                     .iter()
                     .all(|list| list.split(',').all(|word| word.trim().is_empty()))
         };
-        filters
-            .into_iter()
+        let mut lists = self.lists().into_iter();
+        lists
             .find(|(_, values)| nothing(values))
             .map(|(flag, _)| flag)
+    }
+
+    /// The filters that were given: `--name=x`.
+    pub(crate) fn named(&self) -> Vec<String> {
+        let given = self.lists().into_iter();
+        let given = given.filter(|(_, values)| !values.is_empty());
+        given
+            .map(|(flag, values)| format!("--{flag}={}", values.join(",")))
+            .collect()
     }
 
     /// With what the environment says where nothing is given. Source: squeue(1).

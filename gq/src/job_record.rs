@@ -274,6 +274,9 @@ fn request(record: &mut Record, job: &JobRow) {
     {
         record.line(key, value);
     }
+    if !job.tres_bind.is_empty() {
+        record.line("TresBind", &job.tres_bind);
+    }
     if job.nvlink {
         record.line("NVLink", "YES");
     }

@@ -46,7 +46,7 @@ enum RepeatRule {
 }
 
 /// Options that may be given several times.
-const ADDING_UP: [&str; 1] = ["tag"];
+const ADDING_UP: [&str; 2] = ["tag", "verbose"];
 
 /// The options that count.
 #[derive(Debug, Default)]
@@ -121,6 +121,17 @@ impl Choices {
             }
         }
         origins
+    }
+
+    /// All that count.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &GivenOption> {
+        self.0.iter()
+    }
+
+    /// How often `--verbose` was given, or as a variable says it.
+    pub(crate) fn verbosity(&self) -> u32 {
+        let given = self.all().filter(|given| given.option.name == "verbose");
+        given.map(|given| given.text().parse().unwrap_or(1)).sum()
     }
 
     /// What is said of options of which nothing comes.

@@ -3,8 +3,11 @@
 //! Owns `--quiet` and the telling of `--verbose`; never failures: these are always said.
 
 use crate::choice::Choices;
+use crate::defined_options::DefinedOptions;
 use crate::option_words::{GivenOption, Origin};
 use gcli::local_time::TimeFormat;
+use gcli::slurm_name;
+use gwire::client::Client;
 use std::fmt::Write as _;
 
 /// Notes of one submission.
@@ -13,6 +16,8 @@ pub(crate) struct Notes {
     /// Unknown until all options are read.
     quiet: Option<bool>,
     held: Vec<String>,
+    /// Of the first component, and how much is to be said.
+    defined: Option<(DefinedOptions, u32)>,
 }
 
 impl Notes {
@@ -21,19 +26,30 @@ impl Notes {
         Self {
             quiet: quiet.then_some(true),
             held: Vec::new(),
+            defined: None,
         }
     }
 
     /// The options are known: what was held back is said, or is not.
     pub(crate) fn decide(&mut self, choices: &Choices) {
         self.quiet = Some(choices.has("quiet"));
+        self.defined
+            .get_or_insert_with(|| (DefinedOptions::of(choices), choices.verbosity()));
         for text in std::mem::take(&mut self.held) {
             self.say(&text);
         }
-        if choices.has("verbose") {
+        if choices.has("verbose") && !slurm_name::is_one(std::env::args_os().next()) {
             for line in taken_from(choices) {
                 self.say(&line);
             }
+        }
+    }
+
+    /// What `sbatch -v` says before it submits.
+    pub(crate) fn say_defined(&self, client: &Client) {
+        let name = slurm_name::of(std::env::args_os().next());
+        if let (Some(name), Some((options, verbosity))) = (name, &self.defined) {
+            options.say(name, *verbosity, client);
         }
     }
 

@@ -300,6 +300,11 @@ pub(crate) fn read_environment(
             .find_map(|name| Some((variable(&name)?, name)));
         let Some((value, name)) = set else { continue };
         let value = match option.value {
+            // How much it says; 0 is nothing.
+            OptionValue::None if option.name == "verbose" => match value.parse::<u32>() {
+                Ok(0) => continue,
+                _ => Some(value),
+            },
             OptionValue::None => None,
             // Set and empty is as unset, but for options that may stand alone.
             OptionValue::Required(_) if value.is_empty() => continue,
@@ -396,9 +401,9 @@ mod tests {
         );
         check("-n=4", expect!["2: -n=4: write -n 4 or --ntasks=4"]);
         check(
-            "--mincpus 4",
+            "--tmp 4",
             expect![
-                "2: --mincpus is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"
+                "2: --tmp is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"
             ],
         );
         check("--contiguous", expect!["contiguous "]);
@@ -416,7 +421,7 @@ mod tests {
             script: "job.sh".into(),
             line_no: 3,
         };
-        let (given, _) = read(&words("--mincpus 4 --contiguous"), &origin).unwrap();
+        let (given, _) = read(&words("--tmp 4 --contiguous"), &origin).unwrap();
         assert_eq!(given.len(), 2);
         let refused = read(&words("--uid bob"), &origin).unwrap_err();
         assert!(

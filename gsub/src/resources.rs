@@ -50,6 +50,8 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
         ntasks_per_node,
         cpus_per_task: parsed(choices.take("cpus-per-task"), count)?,
         cpus_per_gpu: parsed(choices.take("cpus-per-gpu"), count)?,
+        mincpus: parsed(choices.take("mincpus"), count)?,
+        overcommit: choices.take_flag("overcommit"),
         mem: memory(choices)?,
         gpus: gpus.ask.clone(),
         gpu_scope: gpus.scope,
@@ -133,14 +135,34 @@ pub(crate) fn node_range(text: &str) -> Result<(u32, u32), String> {
 }
 
 fn one_range(text: &str) -> Result<(u32, u32), String> {
-    let (least, most) = text.split_once('-').unwrap_or((text, text));
-    let (least, most) = (count(least)?, count(most)?);
+    let (least, most) = match text.split_once('-') {
+        // `-4`: up to so many.
+        Some(("", most)) => ("1", most),
+        Some(range) => range,
+        None => (text, text),
+    };
+    let (least, most) = (thousands(least)?, thousands(most)?);
     if least > most {
         return Err(format!(
             "{text:?} has its larger number first. Write {most}-{least}"
         ));
     }
     Ok((least, most))
+}
+
+/// `2`, `2k` for 2048, `1m`.
+fn thousands(text: &str) -> Result<u32, String> {
+    let units = [("k", 10), ("m", 20)];
+    let unit = units.iter().find_map(|(letter, shift)| {
+        Some((
+            text.to_ascii_lowercase().strip_suffix(letter)?.to_owned(),
+            *shift,
+        ))
+    });
+    match unit {
+        Some((digits, shift)) => Ok(count(&digits)?.saturating_mul(1 << shift)),
+        None => count(text),
+    }
 }
 
 fn nodes_named(text: &str) -> Result<Hostlist, String> {

@@ -3,6 +3,7 @@
 use crate::allocation::ask::AllocationAsk;
 use crate::allocation::words::{take_apart, take_parts_apart};
 use crate::allocation::{Allocation, News, WaitRules, immediate, revoked, take_immediate};
+use crate::environment;
 use crate::option_words::GivenOption;
 use crate::signal_wait::signal_within;
 use crate::step::own_job;
@@ -58,7 +59,7 @@ fn command() -> Command {
         .arg(flag("quiet").short('Q').help("Say nothing besides errors"))
         .arg(flag("bell").hide(true))
         .arg(flag("no-bell").hide(true))
-        .arg(flag("verbose").short('v').hide(true))
+        .arg(flag("verbose").short('v').action(ArgAction::Count).help("Say which options count; twice, whom it asks, too"))
         .arg(immediate().help("Give up if it is not granted within so many seconds; 1 without a number"))
         .arg(
             Arg::new("kill-command")
@@ -101,6 +102,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         program,
         no_shell,
         on_end,
+        verbosity,
     } = SallocRequest::read(name, &words)?;
     if let Ok(job) = own_job() {
         return Err(Failure::usage(format_args!(
@@ -118,6 +120,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     };
     let mut ask = AllocationAsk::new(job, &named, "SALLOC_", &mut client)?;
     ask.request.spec.unattended = no_shell;
+    ask.defined.say(name, verbosity, &client);
     let (allocation, sender) = Allocation::obtain(&mut client, &ask.request, &rules, &signals)?;
     if no_shell {
         return Ok(0);
@@ -182,6 +185,7 @@ struct SallocRequest {
     no_shell: bool,
     /// The signal that the command gets when the allocation is over.
     on_end: Option<u8>,
+    verbosity: u32,
 }
 
 impl SallocRequest {
@@ -216,6 +220,12 @@ impl SallocRequest {
             program: apart.command,
             no_shell,
             on_end,
+            verbosity: match matches.get_count("verbose") {
+                0 => environment::own("SALLOC_DEBUG")
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(0),
+                given => given.into(),
+            },
         })
     }
 }

@@ -143,7 +143,7 @@ pub(crate) fn build(
     for key in TEXTS {
         *(key.field)(&mut spec) = text(choices.take(key.key)).unwrap_or_default();
     }
-    tell_grun(choices, gpus.bind, &mut export)?;
+    spec.common.tres_bind = tell_grun(choices, gpus.bind, &mut export)?;
     let tasks = tasks_known.then(|| ("NTASKS", spec.request.ntasks.to_string()));
     for (word, value) in asked_variables(&spec.request)
         .chain(gpus.given)
@@ -211,6 +211,7 @@ fn asked_variables(request: &Request) -> impl Iterator<Item = (&'static str, Str
     let counts = [
         ("NTASKS_PER_NODE", request.ntasks_per_node),
         ("CPUS_PER_GPU", request.cpus_per_gpu),
+        ("OVERCOMMIT", request.overcommit.then_some(1)),
     ];
     counts
         .into_iter()
@@ -329,12 +330,13 @@ fn no_kill(given: Option<GivenOption>) -> Result<bool, Failure> {
     }
 }
 
-/// What is for the tasks stands in the environment, where grun looks for it as srun does.
+/// What is for the tasks stands in the environment, where grun looks for it as srun does. Answers how GPUs are bound to tasks,
+/// as --tres-bind would say it.
 fn tell_grun(
     choices: &mut Choices,
     of_gpus: Option<String>,
     export: &mut Export,
-) -> Result<(), Failure> {
+) -> Result<String, Failure> {
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| {
         GpuBind::parse(text).map(|_| text.to_owned())
     })?;
@@ -344,6 +346,12 @@ fn tell_grun(
     let distribution = parsed(choices.take("distribution"), |text| {
         TaskDistribution::parse(text).map(|_| text.to_owned())
     })?;
+    let tres_bind = gpu_bind.as_ref().map_or(String::new(), |how| {
+        let how = how
+            .replace("map_gpu:", "map:")
+            .replace("mask_gpu:", "mask:");
+        format!("gres/gpu:{how}")
+    });
     // Tasks counted by the GPU have one each.
     let told = [
         ("SLURM_DISTRIBUTION", distribution),
@@ -353,7 +361,7 @@ fn tell_grun(
     for (name, value) in told {
         value.into_iter().for_each(|value| export.set(name, value));
     }
-    Ok(())
+    Ok(tres_bind)
 }
 
 #[cfg(test)]

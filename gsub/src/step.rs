@@ -10,17 +10,20 @@ use crate::environment::{self, Export, describes_job};
 use crate::forwarded_port;
 use crate::helper_step::HelperPlace;
 use crate::multi_prog;
+use crate::sent_file;
 use crate::ssh_proxy;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
-use crate::step_input::{self, InputRanks, Peers};
+use crate::step_input::{self, InputRanks, PatientStdin, Peers};
 use crate::step_message::Message;
 use crate::step_mpi;
 use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
 use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
 use crate::step_programs::{self, UNLIKE_PARTS};
 use crate::step_refusal;
+use crate::step_told::{self, StepSpeech};
 use crate::step_turn::{self, TurnRules};
+use crate::step_variables;
 use crate::step_words::{self, WordsInJob};
 use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
@@ -71,7 +74,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
     let (program, options) = words.split_at(words.len().min(1));
-    let apart = take_apart(options, &command().arg(immediate()))?;
+    let mut apart = take_apart(options, &command().arg(immediate()))?;
+    apart.own = [step_variables::of_step(environment::own), apart.own].concat();
     if step_mpi::asks_for_list(&apart.own) {
         step_mpi::print_list();
         return Ok(0);
@@ -116,6 +120,7 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     if step_programs::are_several(&apart.command) {
         return Err(Failure::usage(UNLIKE_PARTS));
     }
+    let of_job = [step_variables::of_job(environment::own)?, apart.job].concat();
     let (immediate, own) = take_immediate(apart.own)?;
     let dashes = ["--".to_owned()];
     let words = program
@@ -126,9 +131,10 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     let args = read(words.cloned().collect())?;
     let signals = block_signals(args.pty)?;
     let mut client = gcli::connect("grun")?;
-    let ask = AllocationAsk::new(vec![apart.job], &args.command, "SLURM_", &mut client)?;
+    let ask = AllocationAsk::new(vec![of_job], &args.command, "SLURM_", &mut client)?;
     if !args.quiet {
         say_all(&ask.notes);
+        ask.defined.say(own_name(), args.verbose.into(), &client);
     }
     let rules = WaitRules {
         name: own_name(),
@@ -177,6 +183,9 @@ struct StepEnd {
 /// Starts the step and stays with it. `signals` are blocked before the first thread starts, so that none of them takes one.
 fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, Failure> {
     let work = settle(&mut args, job)?;
+    if let Some(dest) = &args.bcast {
+        sent_file::send_program(dest, &job.id, &mut args.command)?;
+    }
     step_words::open_input(&args.input)?;
     let listener = match args.pty || !job.is_here() {
         true => None,
@@ -196,13 +205,7 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     };
     let step = step_turn::start(&mut client, &job.id, &request, &signals, turn)?;
     if args.verbose > 0 {
-        eprintln!(
-            "{}: step {} of job {}: {}",
-            own_name(),
-            step.step,
-            job.id,
-            placed(&step)
-        );
+        step_told::say_where(&job.id, &step, |name| job.variable(name));
     }
     let files =
         check_reader(&step, args.input.ranks()).and_then(|()| open_files(&args, job, &step));
@@ -325,25 +328,19 @@ impl RunningStep {
         } else {
             let (nodes, input): (Vec<_>, _) =
                 (peers.values().cloned().collect(), args.input.ranks());
-            std::thread::spawn(move || step_input::forward(std::io::stdin(), input, &nodes));
+            std::thread::spawn(move || step_input::forward(PatientStdin, input, &nodes));
         }
         let mut gathering = StepGathering::new(&self.step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
-        (gathering.has_terminal, gathering.quiet) = (has_terminal, args.quiet);
+        gathering.has_terminal = has_terminal;
+        gathering.speech = self.speech(args);
         gathering.whole_lines |= !args.unbuffered && !has_terminal && last_rank(&self.step) > 0;
         let outcome = gathering.run(&messages, &peers);
         drop(raw);
         let (used, left) = (gathering.used, gathering.left.take());
         if let Some(why) = left {
-            eprintln!(
-                "\n{}: step {}.{}: {why}; `{} --reattach {}.{}` comes back to it",
-                own_name(),
-                self.job,
-                self.step.step,
-                own_name(),
-                self.job,
-                self.step.step
-            );
+            let (name, id) = (own_name(), &gathering.speech.step_id);
+            eprintln!("\n{name}: step {id}: {why}; `{name} --reattach {id}` comes back to it");
             return StepEnd {
                 outcome,
                 is_left: true,
@@ -359,6 +356,15 @@ impl RunningStep {
 }
 
 impl RunningStep {
+    fn speech(&self, args: &StepArgs) -> StepSpeech {
+        StepSpeech {
+            step_id: format!("{}.{}", self.job, self.step.step),
+            is_verbose: args.verbose > 0,
+            is_quiet: args.quiet,
+            tells_interrupts: args.of_job.disable_status,
+        }
+    }
+
     /// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
     fn report_end(self, code: u8, used: Option<Usage>) {
         let exit_code = match code.checked_sub(128) {
@@ -406,6 +412,7 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
     let of_job = job.tasks();
     let programs = step_programs::take_others(&mut args.command)?;
     args.exact |= args.cpus_per_task.is_some();
+    args.gpu_bind = args.gpu_bind.take().or(args.tres_bind.take());
     if args.external_launcher.is_some() {
         // It starts the ranks itself: what the job has for each of its tasks is not for the one that starts them.
         args.gpu_bind.get_or_insert_with(|| "none".to_owned());
@@ -567,20 +574,6 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `node1 has tasks 0-1, node2 has task 2`
-fn placed(step: &StepReply) -> String {
-    let one = |node: &gwire::api::StepNodeRow| {
-        let ranks: Vec<String> = node.ranks.iter().map(u32::to_string).collect();
-        format!(
-            "{} has task{} {}",
-            node.name,
-            if ranks.len() == 1 { "" } else { "s" },
-            ranks.join(",")
-        )
-    };
-    step.nodes.iter().map(one).collect::<Vec<_>>().join("; ")
-}
-
 /// The step is called after its file, as without --multi-prog after its program.
 fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
     let [path] = &args.command[..] else {
@@ -694,7 +687,6 @@ fn watched_signals() -> SigSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_gathering::tests::two_nodes;
     use clap::Parser;
 
     #[test]
@@ -783,10 +775,5 @@ mod tests {
             "{refused}"
         );
         assert!(StepArgs::try_parse_from(["grun", "--jobid", "x", "true"]).is_err());
-    }
-
-    #[test]
-    fn a_step_says_where_its_tasks_are() {
-        assert_eq!(placed(&two_nodes()), "n1 has tasks 0,1; n2 has task 2");
     }
 }

@@ -7,6 +7,7 @@ use crate::resources::node_range;
 use crate::step_input::{self, InputWord};
 use crate::step_mpi::{self, MpiWord};
 use crate::step_turn::ShareWords;
+use crate::tres_words;
 use clap::{CommandFactory, Parser};
 use gcli::pages::ManPage;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
@@ -111,9 +112,12 @@ pub(crate) struct StepArgs {
     /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
     #[arg(long, alias = "cpu_bind", value_name = "SPEC", value_parser = cpu_bind)]
     pub cpu_bind: Option<String>,
-    /// GPUs of each task: none (all of the job), closest, single:N, per_task:N, map_gpu:LIST; verbose, before it says which
+    /// GPUs of each task: none (all of the job), closest, single:N, per_task:N, map_gpu:LIST, mask_gpu:LIST; verbose, before it says which
     #[arg(long, value_name = "SPEC", value_parser = gpu_bind)]
     pub gpu_bind: Option<String>,
+    /// The same as gres/gpu:SPEC, with map:LIST and mask:LIST
+    #[arg(long, value_name = "SPEC", value_parser = tres_words::gpu_bind, conflicts_with_all = ["gpu_bind", "gpus_per_task"])]
+    pub tres_bind: Option<String>,
     /// Put the rank before each line of output
     #[arg(short, long)]
     pub label: bool,
@@ -204,6 +208,9 @@ pub(crate) struct StepArgs {
     /// Program that runs after each task
     #[arg(long, value_name = "FILE")]
     pub task_epilog: Option<String>,
+    /// Send the program to all nodes first, under this name there; one that ends with / is a directory
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", require_equals = true, conflicts_with_all = ["multi_prog", "pty"])]
+    pub bcast: Option<String>,
     /// Tasks for each GPU of the step, or of the job: how many tasks there are
     #[arg(long, value_name = "N", conflicts_with_all = ["ntasks", "ntasks_per_node"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ntasks_per_gpu: Option<u32>,
@@ -257,8 +264,9 @@ pub(crate) struct OptionsOfJob {
     propagate: Option<String>,
     #[arg(long, hide = true)]
     accel_bind: Option<String>,
+    /// A status is never shown; an interrupt is told in other words.
     #[arg(short = 'X', long, hide = true)]
-    disable_status: bool,
+    pub disable_status: bool,
     #[arg(short = 'T', long, hide = true)]
     threads: Option<String>,
     #[arg(short = 'E', long, hide = true)]
@@ -274,7 +282,7 @@ fn component(text: &str) -> Result<u32, String> {
 
 impl OptionsOfJob {
     /// Options of srun of which nothing comes in any job, whether they were given, and why.
-    fn unused(&self) -> [(&'static str, bool, &'static str); 8] {
+    fn unused(&self) -> [(&'static str, bool, &'static str); 7] {
         [
             (
                 "--cpus-per-gpu",
@@ -292,11 +300,6 @@ impl OptionsOfJob {
                 "--accel-bind",
                 self.accel_bind.is_some(),
                 "--gpu-bind says which GPUs a task has",
-            ),
-            (
-                "--disable-status",
-                self.disable_status,
-                "a second Ctrl-C within a second ends the step",
             ),
             (
                 "--threads",

@@ -4,8 +4,10 @@ use crate::step_input::Peers;
 use crate::step_message::Message;
 use crate::step_mpi::FenceExchange;
 use crate::step_output::StepFiles;
+use crate::step_told::StepSpeech;
+pub(crate) use crate::step_told::own_name;
 use crate::terminal;
-use gcli::{Failure, Outcome, slurm_name};
+use gcli::{Failure, Outcome};
 use gmodel::ExitCode;
 use gmodel::duration::squeue_time;
 use gmodel::run::Usage;
@@ -31,11 +33,6 @@ const LEFT: u8 = 255;
 const ABORT_WITHIN: Duration = Duration::from_secs(1);
 /// Nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
-
-/// As the user called it: programs that call srun look for lines that begin so.
-pub(crate) fn own_name() -> &'static str {
-    slurm_name::of(std::env::args_os().next()).unwrap_or("grun")
-}
 
 /// What strsignal(3) says, as srun prints it.
 fn signal_words(signal: u8) -> String {
@@ -98,8 +95,7 @@ pub(crate) struct StepGathering<'a> {
     pub files: StepFiles,
     pub early_end: EndConditions,
     first_end: Option<Instant>,
-    /// Nothing besides errors.
-    pub quiet: bool,
+    pub speech: StepSpeech,
     /// The first task has a terminal, and this grun's stands for it.
     pub has_terminal: bool,
     /// Why this grun ends before its step.
@@ -149,7 +145,7 @@ impl<'a> StepGathering<'a> {
             files,
             early_end,
             first_end: None,
-            quiet: false,
+            speech: StepSpeech::default(),
             has_terminal: false,
             left: None,
             ending: None,
@@ -234,7 +230,7 @@ impl<'a> StepGathering<'a> {
         let (name, now) = (own_name(), Instant::now());
         let before = self.interrupted.replace(now);
         if before.is_none_or(|at| now - at > ABORT_WITHIN) {
-            eprintln!("{name}: interrupt (one more within 1 sec to abort)");
+            self.speech.interrupted();
             return;
         }
         eprintln!(
@@ -295,6 +291,7 @@ impl<'a> StepGathering<'a> {
         let why = if bad_exit && self.worst > 0 {
             "a task failed, and --kill-on-bad-exit ends the others".to_owned()
         } else if time_is_up.is_some_and(|at| now >= at) {
+            self.speech.time_is_up(&self.step.nodes);
             format!(
                 "its time is up (--time {})",
                 squeue_time(time.unwrap_or_default().as_secs())
@@ -402,7 +399,7 @@ impl<'a> StepGathering<'a> {
                 Ok(())
             }
             StepOutput::News { text } => {
-                if !self.quiet {
+                if !self.speech.is_quiet {
                     eprintln!("{}: {text} on {}", own_name(), self.name(at));
                 }
                 Ok(())
@@ -432,6 +429,7 @@ impl<'a> StepGathering<'a> {
         self.first_end.get_or_insert_with(Instant::now);
         let code = exit.shell_code();
         self.worst = self.worst.max(code);
+        self.speech.ended(self.name(at), rank, exit);
         let how = match () {
             () if !text.is_empty() => text.to_owned(),
             () if exit.signal != 0 => signal_words(exit.signal),

@@ -4,12 +4,18 @@
 use crate::step_connection::StepConnection;
 use crate::step_stream::StreamSender;
 use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{getpgrp, tcgetpgrp};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 const PIECE_BYTES: usize = 32 << 10;
+/// Between two looks at whom the terminal belongs to.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Which tasks read what grun reads, as `srun --input`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +50,26 @@ pub fn reads(text: &str) -> Result<InputWord, Infallible> {
         (_, Ok(rank)) => InputWord::Ranks(InputRanks::Rank(rank)),
         (path, Err(_)) => InputWord::File(path.to_owned()),
     })
+}
+
+/// Stdin that is read only once there is something, and never while its terminal is another program's: a reader in the background
+/// would be stopped.
+pub(crate) struct PatientStdin;
+
+impl Read for PatientStdin {
+    fn read(&mut self, piece: &mut [u8]) -> std::io::Result<usize> {
+        let mut input = std::io::stdin();
+        loop {
+            poll(
+                &mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::NONE,
+            )?;
+            match tcgetpgrp(&input) {
+                Ok(reader) if reader != getpgrp() => std::thread::sleep(LOOK),
+                _ => return input.read(piece),
+            }
+        }
+    }
 }
 
 /// How a node of the step is reached.

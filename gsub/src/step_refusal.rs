@@ -11,8 +11,8 @@ const REFUSED: [(&[&str], &str); 5] = [
         "a container is named by its job and step. Leave it out",
     ),
     (
-        &["bcast", "prolog", "epilog"],
-        "do it in the job's script, before or after grun. sbcast sends a file to each node",
+        &["prolog", "epilog"],
+        "do it in the job's script, before or after grun",
     ),
     (
         &["deadline", "begin"],
@@ -42,9 +42,9 @@ mod tests {
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
         assert!(
-            of_srun("--bcast=/tmp/x")
+            of_srun("--prolog=/tmp/x")
                 .unwrap()
-                .starts_with("--bcast of srun is not offered: do it in the job's script")
+                .starts_with("--prolog of srun is not offered: do it in the job's script")
         );
         assert!(of_srun("-d17").unwrap().starts_with("-d of srun"));
         assert_eq!(

@@ -157,6 +157,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         submission.name_output_as_sbatch();
     }
     let mut client = gcli::connect("gsub")?;
+    notes.say_defined(&client);
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work)?;
     if submission.dry_run {

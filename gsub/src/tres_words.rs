@@ -1,6 +1,8 @@
 //! `--tres-per-task` and `--tres-bind`: lists of resources, read as the options that say the same of one resource. Source:
 //! sbatch(1), srun(1).
 
+use gmodel::binding::GpuBind;
+
 /// An option and its value.
 pub(crate) type OptionWord = (&'static str, String);
 
@@ -27,17 +29,17 @@ pub(crate) fn per_task(text: &str) -> Result<Vec<OptionWord>, String> {
 /// # Errors
 /// A resource that is not bound to tasks here.
 pub(crate) fn bind(text: &str) -> Result<Vec<OptionWord>, String> {
-    let how = text
-        .strip_prefix("gres/gpu:")
-        .or_else(|| text.strip_prefix("gpu:"));
-    match how {
-        Some(how) if !how.contains("gres/") && !how.contains('+') => {
-            Ok(vec![("gpu-bind", how.to_owned())])
-        }
-        _ => Err(format!(
-            "{text:?} is not known here: GPUs are bound to tasks, in one way, as in gres/gpu:single:1"
-        )),
-    }
+    gpu_bind(text).map(|how| vec![("gpu-bind", how)])
+}
+
+/// The same as the value of --gpu-bind.
+///
+/// # Errors
+/// The same.
+pub(crate) fn gpu_bind(text: &str) -> Result<String, String> {
+    GpuBind::parse_tres(text).map_err(|why| why.to_string())?;
+    let how = text.trim_start_matches("gres/");
+    Ok(how.trim_start_matches("gpu:").to_owned())
 }
 
 fn items(text: &str) -> impl Iterator<Item = &str> {
@@ -80,6 +82,6 @@ mod tests {
             bind("gres/gpu:verbose,single:2").unwrap(),
             [("gpu-bind", "verbose,single:2".to_owned())]
         );
-        assert!(bind("gres/nic:closest").is_err() && bind("gres/gpu:closest+gres/nic:x").is_err());
+        assert!(bind("gres/nic:closest").is_err() && bind("gres/gpu:map_gpu:0").is_err());
     }
 }

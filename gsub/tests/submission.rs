@@ -354,17 +354,17 @@ fn the_environment_goes_as_export_says() {
 
 #[test]
 fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command_line() {
-    let (controller, text) = submit("#SBATCH --overcommit --contiguous", &["job.sh"], &[]);
+    let (controller, text) = submit("#SBATCH --spread-job --contiguous", &["job.sh"], &[]);
     expect![[r#"
         17
         stderr: gsub: job.sh: line 2: --contiguous changes nothing here: the topology keeps the nodes of a job close, as always
-        stderr: gsub: job.sh: line 2: --overcommit changes nothing here: each task of the job counts its CPUs; --overcommit of a step starts more tasks
+        stderr: gsub: job.sh: line 2: --spread-job changes nothing here: nodes are chosen so that other jobs find room, too
         stderr: gsub: no time limit was asked for; it is 1-00:00:00
     "#]]
     .assert_eq(&text);
     assert_eq!(
         sent(&controller)["spec"]["later"],
-        serde_json::json!({"overcommit": "", "contiguous": ""})
+        serde_json::json!({"spread-job": "", "contiguous": ""})
     );
     check(
         "",

@@ -288,6 +288,8 @@ wire_row! {
         pub stderr: T,
         pub stdin: T,
         pub comment: T,
+        /// Which GPUs each task of a step has: `gres/gpu:single:1`.
+        pub tres_bind: T where present,
         pub constraint: T,
         pub req_nodelist: T,
         pub exclude: T,
@@ -561,6 +563,8 @@ wire_row! {
         pub mem_percent: Option<f64> where present,
         pub work_dir: T,
         pub comment: T,
+        /// Which GPUs each task of a step has: `gres/gpu:single:1`.
+        pub tres_bind: T where present,
         pub tags: Vec<String>,
         /// `guaranteed` or `borrowed`, as the run last stood; absent where there were no quotas.
         pub class: Option<T> where present,

@@ -132,7 +132,10 @@ fn node_demand(
     tasks: u32,
 ) -> NodeDemand {
     let count = gpu_count(&amount);
-    let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
+    let counted = request.tasks_with_cpus(tasks, 1);
+    let by_task = request
+        .cpus_per_task
+        .map(|cpus| cpus.saturating_mul(counted));
     let by_gpu = (count > 0)
         .then(|| {
             request
@@ -141,7 +144,11 @@ fn node_demand(
         })
         .flatten()
         .map(|cpus| cpus.saturating_mul(count));
-    let cpus = by_task.unwrap_or(tasks).max(by_gpu.unwrap_or(0)).max(1);
+    let cpus = by_task
+        .unwrap_or(counted)
+        .max(by_gpu.unwrap_or(0))
+        .max(request.mincpus.unwrap_or(1))
+        .max(1);
     NodeDemand {
         tasks,
         cpus,
@@ -364,5 +371,38 @@ impl NodeDemand {
         !self.is_linked()
             && boards.map(of_board).sum::<u32>() >= self.gpus.count()
             && self.cpus <= node.cpus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(request: Request) -> Vec<u32> {
+        let demands = Demand::all(&request, &Partition::default());
+        demands[0].nodes.iter().map(|node| node.cpus).collect()
+    }
+
+    #[test]
+    fn an_overcommitted_job_has_cpus_for_one_task_on_each_node() {
+        let request = Request {
+            nodes_min: 2,
+            nodes_max: 2,
+            ntasks: 10,
+            cpus_per_task: Some(2),
+            ..Request::default()
+        };
+        assert_eq!(cpus(request.clone()), [10, 10]);
+        let over = Request {
+            overcommit: true,
+            ..request
+        };
+        let tasks = Demand::all(&over, &Partition::default())[0].nodes[0].tasks;
+        assert_eq!((cpus(over.clone()), tasks), (vec![2, 2], 5));
+        let least = Request {
+            mincpus: Some(4),
+            ..over
+        };
+        assert_eq!(cpus(least), [4, 4]);
     }
 }

@@ -94,7 +94,10 @@ impl NodeNeed {
             GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => (here(*count), 0),
             GpuAmount::Share { milli } => (0, *milli),
         };
-        let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
+        let counted = request.tasks_with_cpus(tasks, 1);
+        let by_task = request
+            .cpus_per_task
+            .map(|cpus| cpus.saturating_mul(counted));
         let of_partition = partition
             .and_then(|one| one.cpus_per_gpu)
             .filter(|_| by_task.is_none());
@@ -102,7 +105,8 @@ impl NodeNeed {
             .cpus_per_gpu
             .or(of_partition)
             .map_or(0, |cpus| cpus.saturating_mul(whole));
-        let cpus = by_task.unwrap_or(tasks).max(by_gpu).max(1);
+        let least = request.mincpus.unwrap_or(1);
+        let cpus = by_task.unwrap_or(counted).max(by_gpu).max(least);
         Self {
             nodes,
             gpus: GpuDemand::of(request, partition, gpus, gpus.amount.clone()),

@@ -2,6 +2,7 @@
 
 use super::words::asks_for_nodes;
 use crate::choice::Choices;
+use crate::defined_options::DefinedOptions;
 use crate::environment;
 use crate::option_words::{GivenOption, read_environment};
 use crate::script::Work;
@@ -19,6 +20,8 @@ pub(crate) struct AllocationAsk {
     pub variables: BTreeMap<String, String>,
     /// What is said of options of which nothing comes.
     pub notes: Vec<String>,
+    /// Of the first component, for `--verbose`.
+    pub defined: DefinedOptions,
 }
 
 impl AllocationAsk {
@@ -38,11 +41,14 @@ impl AllocationAsk {
             Work::from_command(command.to_vec()),
             submission::submitter()?,
         );
-        let mut notes = Vec::new();
+        let (mut notes, mut defined) = (Vec::new(), DefinedOptions::default());
         let mut parts = given.into_iter().enumerate().map(|(at, given)| {
             notes.extend(of_whole(at, given.iter()));
             let mut choices = Choices::of(variables.clone().into_iter().chain(given))?;
             notes.extend(choices.unused());
+            if at == 0 {
+                defined = DefinedOptions::of(&choices);
+            }
             build(&mut choices, &work, &submitter)
         });
         let mut asked = parts.next().transpose()?.unwrap_or_default();
@@ -56,6 +62,7 @@ impl AllocationAsk {
             request: submission::request(&asked, &work)?,
             variables,
             notes,
+            defined,
         })
     }
 }

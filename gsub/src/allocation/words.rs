@@ -37,8 +37,8 @@ const OF_STEPS: [&str; 15] = [
     "mem-bind",
     "open-mode",
     "output",
-    "overcommit",
     "quiet",
+    "tres-bind",
     "usage",
     "verbose",
     "version",
@@ -210,7 +210,7 @@ impl AllocationWords {
         own: &Command,
     ) -> Result<(), Failure> {
         self.job.extend(read(words, &Origin::CommandLine)?.0);
-        // A step is called as its job is, and runs in the image that its nodes pull for the job.
+        // A step is called and overcommitted as its job is, and runs in the image that its nodes pull for the job.
         if is_also_steps(option.name, own) {
             self.own.extend(words.iter().cloned());
         }
@@ -221,7 +221,7 @@ impl AllocationWords {
 /// Whether the job and the step `own` both have this option.
 pub(crate) fn is_also_steps(name: &str, own: &Command) -> bool {
     let has = || own.get_arguments().any(|arg| arg.get_long() == Some(name));
-    name == "job-name" || container_words::has(name) && has()
+    ["job-name", "overcommit"].contains(&name) || container_words::has(name) && has()
 }
 
 /// Whose option it is. What neither knows is left to the command, which says so.

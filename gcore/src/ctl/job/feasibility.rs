@@ -39,11 +39,8 @@ pub(crate) fn widen(
         return Ok(());
     }
     *request = as_asked(request);
-    if let Some(nodes) = state
-        .memo
-        .feasible
-        .get(&(partition.name.clone(), request.clone()))
-    {
+    let asked = (partition.name.clone(), request.clone());
+    if let Some(nodes) = state.memo.feasible.get(&asked) {
         (request.nodes_min, request.nodes_max) = (*nodes, *nodes);
         return Ok(());
     }
@@ -54,9 +51,8 @@ pub(crate) fn widen(
     let Ok(nodes) = allowed_nodes(request, partition, member_nodes(state, partition)) else {
         return Ok(());
     };
-    let cpus = request
-        .ntasks
-        .saturating_mul(request.cpus_per_task.unwrap_or(1));
+    let tasks = request.tasks_with_cpus(request.ntasks, 1);
+    let cpus = tasks.saturating_mul(request.cpus_per_task.unwrap_or(1));
     let largest = nodes.iter().map(|node| node.cpus).max().unwrap_or(0).max(1);
     let most = (nodes.len() as u32).min(request.ntasks);
     let possible = |ntasks: u32, count: u32| {

@@ -82,7 +82,7 @@ pub(crate) fn check_counts(request: &gmodel::Request) -> Result<(), Refusal> {
             "a job may have {MAX_NODES} nodes and {MAX_TASKS} tasks at most"
         ))
         .about(if request.nodes_max > MAX_NODES {
-            RefusalKind::NodeCount
+            RefusalKind::TooManyNodes
         } else {
             RefusalKind::TaskCount
         }));

@@ -7,7 +7,7 @@ use crate::http::job::row::{Row, TaskGroup, positions};
 use gcore::ctl::{State, Target};
 use gmodel::array_spec::{ArraySpec, MAX_TASKS};
 use gmodel::job_part::MOST_PARTS;
-use gmodel::{JobId, JobPart};
+use gmodel::{JobId, JobPart, RefusalKind};
 
 /// Names in one request.
 const MAX_NAMES: usize = 100_000;
@@ -32,6 +32,7 @@ pub(crate) fn job_name(text: &str) -> Result<JobName, ApiError> {
         ApiError::invalid(format!(
             "{shown:?} names no job. Write 17, 17+1, 98_5 or 98_[1-3]"
         ))
+        .about(RefusalKind::Job, shown)
     };
     if let Some((leader, offset)) = JobPart::parse(text) {
         return match (offset as usize) < MOST_PARTS {

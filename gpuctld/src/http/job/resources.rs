@@ -50,7 +50,9 @@ impl<'a> Row<'a> {
             return run.allocation.iter().map(|share| share.cpus).sum();
         }
         let request = &self.spec().request;
-        let tasks = self.tasks_asked(view);
+        let nodes = self.nodes(view);
+        let tasks = request.tasks_with_cpus(self.tasks_asked(view), nodes);
+        let least = request.mincpus.map_or(1, |cpus| cpus.saturating_mul(nodes));
         let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
         let usual = self
             .partition(view)
@@ -61,7 +63,7 @@ impl<'a> Row<'a> {
             .cpus_per_gpu
             .or(usual)
             .map_or(0, |cpus| cpus.saturating_mul(gpus));
-        by_task.unwrap_or(tasks).max(by_gpu).max(1)
+        by_task.unwrap_or(tasks).max(by_gpu).max(least)
     }
 
     /// Thousandths of GPUs held, or asked for on all nodes.

@@ -166,6 +166,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         imex_channel: Some(1),
         time_limit_secs: Some(1),
         end_text: "x".into(),
+        tres_bind: "x".into(),
         holds: vec![gwire::api::MarkRow {
             owner: "x".into(),
             reason: String::new(),

@@ -443,6 +443,7 @@ mod tests {
             cpu_percent: Some(1.0),
             mem_percent: Some(1.0),
             class: Some("borrowed".into()),
+            tres_bind: "x".into(),
             gpu_use: Some(GpuUseRow::default()),
             gpu_uuids: vec!["node1:GPU-1".into()],
             gpu_events: vec!["x".into()],
