@@ -24,6 +24,36 @@ pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
     format!("{}\n\n", lines.join("\n   "))
 }
 
+/// `gpu:h100:8`, and what of it is held; empty of none.
+pub fn gres(node: &NodeRow) -> [String; 2] {
+    let times = TimeFormat::from_env();
+    [NodeColumn::Gres, NodeColumn::GresUsed].map(|column| match column.of_node(node, &times) {
+        none if none == "(null)" || none == "gpu:0" => String::new(),
+        some => some,
+    })
+}
+
+/// All it has, and what of it is held, as TRES.
+pub fn tres_of(node: &NodeRow) -> [String; 2] {
+    [
+        tres(node.cpus, node.mem_bytes, gpus(node, |_| true)),
+        tres(
+            node.cpus_alloc,
+            node.mem_alloc_bytes,
+            gpus(node, |gpu| !gpu.jobs.is_empty()),
+        ),
+    ]
+}
+
+/// Why it takes no work, who said so and since when; empty where it does.
+pub fn why_out(node: &NodeRow) -> (String, String, Option<Instant>) {
+    let text = Some(reason(node)).filter(|reason| reason != "none");
+    let by = NodeColumn::ReasonUser.of_node(node, &TimeFormat::from_env());
+    let since = node.drains.first().map(|mark| mark.since);
+    let by = since.map(|_| by).unwrap_or_default();
+    (text.unwrap_or_default(), by, since)
+}
+
 /// What every node has: its state, what it offers and what is held of it.
 fn resources(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
     let of = |column: NodeColumn| column.of_node(node, times);

@@ -159,6 +159,8 @@ pub struct SinfoForm {
     pub long: &'static str,
     /// Of `--Node --long`.
     pub by_node_long: &'static str,
+    /// Prints these partitions and nodes, as `--json` asks.
+    pub json: fn(&mut Client, Vec<PartitionRow>, Vec<NodeRow>) -> Outcome,
 }
 
 /// `gnodes` itself.
@@ -201,6 +203,16 @@ fn run(words: impl IntoIterator<Item = OsString>, sinfo: Option<&'static SinfoFo
     let mut client = gcli::connect("gnodes")?;
     args.cluster.check(&mut client)?;
     filter.ask_completing(&mut client)?;
+    let special = args.health || args.diff || args.reservations;
+    if let Some(form) = sinfo.filter(|_| args.json && !special) {
+        let mut nodes: Vec<NodeRow> = list(&mut client, "/v1/nodes")?;
+        nodes.retain(|node| filter.takes(node));
+        let mut partitions: Vec<PartitionRow> = list(&mut client, "/v1/partitions")?;
+        if let Some(names) = &filter.partitions {
+            partitions.retain(|partition| names.contains(&partition.name));
+        }
+        return (form.json)(&mut client, partitions, nodes);
+    }
     let Some(secs) = args.iterate else {
         return show(&mut client, &args, &filter, format, &sort);
     };

@@ -90,7 +90,8 @@ fn whole_gpus(nodes: &[&NodeRow]) -> usize {
         .count()
 }
 
-fn state_word(state: &str) -> String {
+/// Its state as scontrol spells it.
+pub fn state_word(state: &str) -> String {
     if state == "inact" {
         "INACTIVE".to_owned()
     } else {
@@ -127,7 +128,7 @@ fn limits_text(limits: &Limits) -> String {
 }
 
 /// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.
-fn tres(nodes: &[&NodeRow]) -> String {
+pub fn tres(nodes: &[&NodeRow]) -> String {
     let mem: u64 = nodes.iter().map(|node| node.mem_bytes).sum();
     let gpus = match whole_gpus(nodes) {
         0 => String::new(),

@@ -1,7 +1,7 @@
 //! `gq`: reads the command line and calls the listing or the record that it asks for. Source: squeue(1).
 
 use crate::job_column::{self, JobColumn};
-use crate::job_filter::JobFilter;
+use crate::job_filter::{JobFilter, own_name};
 use crate::job_format::{self, ListingForm, fields};
 use crate::output_file::{self, OutputChoice};
 use crate::queue_listing::{self, QueueListing};
@@ -92,6 +92,9 @@ struct QueueArgs {
     jobs: Vec<String>,
     #[command(flatten)]
     filter: JobFilter,
+    /// Jobs of all users but yourself
+    #[arg(long, conflicts_with_all = ["me", "jobs"])]
+    notme: bool,
     #[command(flatten)]
     cluster: ClusterChoice,
     /// List only these jobs
@@ -409,6 +412,10 @@ impl QueueArgs {
     fn query(&self, filter: &JobFilter) -> Result<JobQuery, Failure> {
         Ok(JobQuery {
             job: self.job_list.join(","),
+            not_user: match self.notme {
+                true => own_name()?,
+                false => String::new(),
+            },
             ..filter.query()?
         })
     }

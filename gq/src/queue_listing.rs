@@ -32,7 +32,7 @@ pub struct SqueueForm {
     /// Columns of `--start`.
     pub start: &'static str,
     /// Prints the jobs of `--json`.
-    pub json: fn(&mut Client, &[JobRow]) -> Outcome,
+    pub json: fn(&mut Client, Vec<JobRow>) -> Outcome,
 }
 
 /// What is listed and how.
@@ -93,12 +93,12 @@ impl QueueListing {
         let path = path_with_query("/v1/jobs", &self.query);
         let count = match (&self.shape, self.squeue) {
             (ListingForm::Json, Some(form)) => {
-                let rows = list(client, &path)?;
+                let rows: Vec<JobRow> = list(client, &path)?;
                 return match &self.only_job {
                     Some(job) if rows.is_empty() && !is_remembered(client, job)? => {
                         Err(not_in_queue(job))
                     }
-                    _ => (form.json)(client, &rows),
+                    _ => (form.json)(client, rows),
                 };
             }
             (ListingForm::Json, None) => return print_json(client, &path),

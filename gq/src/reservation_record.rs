@@ -117,7 +117,7 @@ pub(crate) fn table(
 }
 
 /// Of the window that holds or comes next, else of the first.
-fn begin(row: &ReservationRow) -> Option<Instant> {
+pub fn begin(row: &ReservationRow) -> Option<Instant> {
     let first = Some(row.reservation.start).filter(|at| *at != Timestamp::default());
     row.window_start.or(first.map(Instant))
 }
@@ -134,7 +134,7 @@ fn moment(at: Option<Instant>, times: &TimeFormat) -> String {
     at.map_or("Unknown".to_owned(), |at| times.print(at.0))
 }
 
-fn node_list(row: &ReservationRow, nodes: &[NodeRow]) -> String {
+pub fn node_list(row: &ReservationRow, nodes: &[NodeRow]) -> String {
     let mut held: Vec<String> = held(row, nodes).into_iter().collect();
     hostlist::sort_names(&mut held);
     if held.is_empty() {
@@ -145,7 +145,7 @@ fn node_list(row: &ReservationRow, nodes: &[NodeRow]) -> String {
 }
 
 /// The nodes it has whole.
-fn held(row: &ReservationRow, nodes: &[NodeRow]) -> BTreeSet<String> {
+pub fn held(row: &ReservationRow, nodes: &[NodeRow]) -> BTreeSet<String> {
     let of_partition = |node: &&NodeRow| {
         row.reservation
             .partition
@@ -165,7 +165,7 @@ fn held(row: &ReservationRow, nodes: &[NodeRow]) -> BTreeSet<String> {
 }
 
 /// In scontrol's order.
-fn flags(row: &Reservation) -> Vec<String> {
+pub fn flags(row: &Reservation) -> Vec<String> {
     let all = row.what == ReservedPart::AllNodes;
     let names_nodes = all || matches!(row.what, ReservedPart::Nodes(_));
     let repeat = row.repeat.word().to_uppercase();

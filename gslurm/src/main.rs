@@ -24,7 +24,9 @@ mod sshare;
 /// What each of `slurm_name::NAMES` runs. sbatch, srun, scancel and sstat differ from the commands of gpupool in a few words
 /// only, which these know themselves.
 const COMMANDS: [(&str, fn(Vec<OsString>) -> Outcome); 17] = [
-    ("sacct", |words| gq::accounting::sacct(words, json::runs)),
+    ("sacct", |words| {
+        gq::accounting::sacct(words, json::run::print)
+    }),
     ("sacctmgr", sacctmgr::main),
     ("salloc", gsub::salloc::main),
     ("sattach", gsub::watch::main),
@@ -94,8 +96,11 @@ fn help_words(name: Option<&str>, mut words: Vec<OsString>) -> Vec<OsString> {
 /// What `--json=` and `--yaml=` may name: the shape printed is that of v0.0.43, which differs from the others in few keys.
 const DATA_PARSERS: [&str; 5] = ["v0.0.40", "v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44"];
 
-/// `--json=v0.0.43` and `--yaml` as `--json`: JSON is YAML, too.
+/// `--json=v0.0.43` and `--yaml` as `--json`, the one option that commands know; `json` keeps what was meant.
 fn json_words(words: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let is_yaml = |word: &OsString| word.to_string_lossy().split('=').next() == Some("--yaml");
+    let mut options = words.iter().take_while(|word| *word != "--");
+    json::remember(&words, options.any(is_yaml));
     let mut is_option = true;
     let read = |word: OsString| {
         is_option &= word != "--";

@@ -3,6 +3,7 @@
 //! Only what is known is printed: there are no agents, no database daemon and no second pass for backfill here. `gadm diag`
 //! says more. Source: sdiag(1), and what sdiag 22.05.8 printed.
 
+use crate::json::controller;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, banner};
 use gcli::table::stdout;
@@ -39,34 +40,37 @@ struct SdiagArgs {
     /// Requests by their mean time
     #[arg(short = 'T', long)]
     sort_by_time2: bool,
+    /// All as JSON, with Slurm's keys
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     cluster: ClusterChoice,
 }
 
 /// What of `GET /v1/diag` has a line.
-#[derive(Debug, Deserialize)]
-struct Diagnosis {
-    time: Option<Instant>,
-    uptime_secs: i64,
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Diagnosis {
+    pub time: Option<Instant>,
+    pub uptime_secs: i64,
     /// By state.
-    jobs: BTreeMap<String, u64>,
-    starts: u64,
+    pub jobs: BTreeMap<String, u64>,
+    pub starts: u64,
     /// Of the core; `pass` is the scheduler's.
-    times: BTreeMap<String, CommandTimes>,
+    pub times: BTreeMap<String, CommandTimes>,
     /// By route.
-    requests: BTreeMap<String, CommandTimes>,
+    pub requests: BTreeMap<String, CommandTimes>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct CommandTimes {
-    count: u64,
-    mean_us: u64,
-    max_us: u64,
+pub(crate) struct CommandTimes {
+    pub count: u64,
+    pub mean_us: u64,
+    pub max_us: u64,
 }
 
 impl CommandTimes {
     /// Microseconds.
-    fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.count.saturating_mul(self.mean_us)
     }
 }
@@ -78,6 +82,9 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut client = gcli::connect("sdiag")?;
     args.cluster.check(&mut client)?;
     let diagnosis: Diagnosis = client.get("/v1/diag")?;
+    if args.json {
+        return controller::print_diagnosis(&mut client, &diagnosis);
+    }
     let mut out = stdout()?;
     out.write_all(text(&diagnosis, &args).as_bytes())?;
     out.flush()?;

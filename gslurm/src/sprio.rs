@@ -17,7 +17,7 @@ use std::io::Write;
 
 const COLUMNS: &str = "\
 Columns of -o and -S, small letters for factors from 0 to 1, capitals for factors times weights:
-  %i job, %r partition, %u user, %Y %y priority, %N nice, %S site
+  %i job, %r partition, %u user, %o account, %Y %y priority, %N nice, %S site, %n QOS by its name
   %a %A age, %f %F fair share, %j %J size, %p %P partition, %q %Q QOS
   %b %B association and %t %T TRES, which have no weight here: 0 and blank
 
@@ -186,6 +186,9 @@ fn usual(args: &SprioArgs, weights: &PriorityWeightsRow) -> String {
     if args.long || !args.user.is_empty() {
         format.push_str(" %.8u");
     }
+    if args.long {
+        format.push_str(" %.10o");
+    }
     format.push_str(if args.norm { " %10y" } else { " %.10Y %.10S" });
     let factors = [
         ('a', weights.age),
@@ -199,6 +202,9 @@ fn usual(args: &SprioArgs, weights: &PriorityWeightsRow) -> String {
         .into_iter()
         .filter(|(_, weight)| args.long || *weight > 0)
     {
+        if args.long && letter == 'q' {
+            format.push_str(" %.10n");
+        }
         format.push_str(&if args.norm {
             format!(" %10{letter}")
         } else {
@@ -218,6 +224,8 @@ enum PriorityColumn {
     Job,
     Partition,
     User,
+    Account,
+    QosName,
     Nice,
     /// The sum, or as a part of the highest there can be.
     Priority {
@@ -253,6 +261,8 @@ impl PriorityColumn {
             'i' => Some(Self::Job),
             'r' => Some(Self::Partition),
             'u' => Some(Self::User),
+            'o' => Some(Self::Account),
+            'n' => Some(Self::QosName),
             'N' => Some(Self::Nice),
             'S' => Some(Self::Site),
             'y' | 'Y' => Some(Self::Priority { normal }),
@@ -276,6 +286,8 @@ impl PriorityColumn {
                 ..
             } => "PARTITION",
             Self::User => "USER",
+            Self::Account => "ACCOUNT",
+            Self::QosName => "QOSNAME",
             Self::Nice => "NICE",
             Self::Priority { .. } => "PRIORITY",
             Self::Site => "SITE",
@@ -312,6 +324,8 @@ impl PriorityColumn {
                 .map_or_else(|| job.id.to_string().into(), |(array, _)| array.into()),
             Self::Partition => job.partition.as_str().into(),
             Self::User => job.user.as_str().into(),
+            Self::Account => job.account.as_str().into(),
+            Self::QosName => job.qos.as_str().into(),
             Self::Tres => "".into(),
             Self::Priority { normal: true } => format!("{:.14}", self.number(job)).into(),
             Self::Factor { normal: true, .. } => format!("{:.7}", self.number(job)).into(),
@@ -332,7 +346,7 @@ impl PriorityColumn {
             } else {
                 &job.weighted
             }),
-            Self::Partition | Self::User | Self::Tres => 0.0,
+            Self::Partition | Self::User | Self::Account | Self::QosName | Self::Tres => 0.0,
         }
     }
 
@@ -364,7 +378,13 @@ impl PriorityColumn {
                 factor: Factor::Qos,
                 ..
             } => weights.qos,
-            Self::Partition | Self::User | Self::Nice | Self::Priority { .. } | Self::Tres => {
+            Self::Partition
+            | Self::User
+            | Self::Account
+            | Self::QosName
+            | Self::Nice
+            | Self::Priority { .. }
+            | Self::Tres => {
                 return "".into();
             }
         };
@@ -396,6 +416,8 @@ impl SortKey {
         let order = match self.column {
             PriorityColumn::Partition => a.partition.cmp(&b.partition),
             PriorityColumn::User => a.user.cmp(&b.user),
+            PriorityColumn::Account => a.account.cmp(&b.account),
+            PriorityColumn::QosName => a.qos.cmp(&b.qos),
             column => column.number(a).total_cmp(&column.number(b)),
         };
         if self.descending {

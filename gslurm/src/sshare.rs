@@ -2,6 +2,7 @@
 //!
 //! Source: sshare(1), and what sshare 22.05.8 printed.
 
+use crate::json::controller;
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gadm::policy::account;
@@ -57,22 +58,35 @@ struct SshareArgs {
     helpformat: bool,
     #[command(flatten)]
     cluster: ClusterChoice,
+    /// All as JSON, with Slurm's keys
+    #[arg(long)]
+    json: bool,
     /// Show this help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
 }
 
 /// A line of the tree as it is printed.
-struct ShareLine {
+pub(crate) struct ShareLine {
     /// Indented by the accounts above it that are printed too.
     account: String,
-    cluster: String,
-    share: ShareRow,
+    pub cluster: String,
+    pub share: ShareRow,
     /// Where it has used nothing yet and is not in the tree, there are no figures.
     unused: bool,
 }
 
 impl ShareLine {
+    #[cfg(test)]
+    pub(crate) fn of(share: ShareRow) -> Self {
+        Self {
+            account: share.account.clone(),
+            cluster: String::new(),
+            share,
+            unused: false,
+        }
+    }
+
     /// A figure, where there is one.
     fn figure(&self, text: impl FnOnce(&ShareRow) -> String) -> String {
         if self.unused {
@@ -175,6 +189,9 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut client = gcli::connect("sshare")?;
     args.cluster.check(&mut client)?;
     let lines = lines(&mut client, &args)?;
+    if args.json {
+        return controller::print_shares(&mut client, lines);
+    }
     ruled_table::print(
         &mut out,
         &columns,

@@ -56,7 +56,7 @@ fn sprio(request: &Request) -> Answer {
     Answer::ok(json!({"schema": 1, "weights": weights, "jobs": jobs}).to_string())
 }
 
-/// What sprio 22.05.8 printed of them.
+/// What sprio 22.05.8 printed of them; later releases have columns for the account and the name of the QOS, too.
 #[test]
 fn sprio_prints_what_slurms_does() {
     let controller = FakeController::start(sprio);
@@ -89,15 +89,15 @@ fn sprio_prints_what_slurms_does() {
     );
     check(
         &["-h", "-l", "-j6"],
-        expect![
-            "|              6 main         games      12455          0          0          0      10000        375        100       2000          20                     |\n"
-        ],
+        expect![[r#"
+        |              6 main         games     vision      12455          0          0          0      10000        375        100     normal       2000          20                     |
+    "#]],
     );
     check(
         &["-j", "6", "-l", "-n"],
         expect![[r#"
-        |          JOBID PARTITION     USER PRIORITY   AGE        ASSOC      FAIRSHARE  JOBSIZE    PARTITION  QOS        TRES                |
-        |              6 main         games 0.00000289 0.0000843  0.0000000  1.0000000  0.7500000  1.0000000  1.0000000                      |
+        |          JOBID PARTITION     USER    ACCOUNT PRIORITY   AGE        ASSOC      FAIRSHARE  JOBSIZE    PARTITION     QOSNAME QOS        TRES                |
+        |              6 main         games     vision 0.00000289 0.0000843  0.0000000  1.0000000  0.7500000  1.0000000      normal 1.0000000                      |
     "#]],
     );
     check(
@@ -170,10 +170,10 @@ fn sprio_refuses_what_it_cannot_show() {
     "#]],
     );
     check(
-        &["-S", "n"],
+        &["-S", "x"],
         expect![[r#"
-        stderr: sprio: error: Invalid sort specification: "n" is no column's letter. Try u,-y; --help lists them
-        exit: Some(1)
-    "#]],
+            stderr: sprio: error: Invalid sort specification: "x" is no column's letter. Try u,-y; --help lists them
+            exit: Some(1)
+        "#]],
     );
 }

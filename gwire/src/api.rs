@@ -184,6 +184,9 @@ pub struct JobQuery {
     pub job: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
+    /// Jobs of no such user.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub not_user: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub partition: String,
     #[serde(skip_serializing_if = "String::is_empty")]

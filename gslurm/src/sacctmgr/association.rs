@@ -16,21 +16,21 @@ use gwire::client::Client;
 /// A user in an account, the account itself (then without a user), or a user without an account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Association {
-    cluster: String,
-    account: Option<Account>,
+    pub(super) cluster: String,
+    pub(super) account: Option<Account>,
     /// Accounts above it.
-    depth: usize,
-    user: Option<String>,
-    of_user: AccountUser,
-    default_account: String,
-    coordinates: String,
-    admin: String,
-    qos: String,
-    default_qos: String,
+    pub(super) depth: usize,
+    pub(super) user: Option<String>,
+    pub(super) of_user: AccountUser,
+    pub(super) default_account: String,
+    pub(super) coordinates: String,
+    pub(super) admin: String,
+    pub(super) qos: String,
+    pub(super) default_qos: String,
 }
 
 impl Association {
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.account
             .as_ref()
             .map(|account| account.name.clone())
@@ -42,7 +42,7 @@ impl Association {
     }
 
     /// What is bounded for all its jobs together.
-    fn group(&self) -> Limits {
+    pub(super) fn group(&self) -> Limits {
         match (&self.user, &self.account) {
             (Some(_), _) => Limits {
                 running_jobs: None,
@@ -55,7 +55,7 @@ impl Association {
     }
 
     /// What is bounded for each user.
-    fn each(&self) -> Limits {
+    pub(super) fn each(&self) -> Limits {
         match (&self.user, &self.account) {
             (Some(_), _) => self.of_user.limits.clone(),
             (None, Some(account)) => account.per_user.clone(),

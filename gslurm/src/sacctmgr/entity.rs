@@ -15,10 +15,11 @@ pub(super) enum Entity {
     Events,
     Problems,
     Transactions,
+    Wckeys,
 }
 
 /// Each entity with the fewest letters that mean it.
-const ENTITIES: [(&str, usize, Entity); 13] = [
+const ENTITIES: [(&str, usize, Entity); 14] = [
     ("problems", 1, Entity::Problems),
     ("events", 1, Entity::Events),
     ("tres", 2, Entity::Tres),
@@ -32,10 +33,11 @@ const ENTITIES: [(&str, usize, Entity); 13] = [
     ("users", 1, Entity::Users),
     ("transactions", 1, Entity::Transactions),
     ("txns", 2, Entity::Transactions),
+    ("wckeys", 1, Entity::Wckeys),
 ];
 
 /// What sacctmgr lists and we do not, each with where else to look.
-const NOT_LISTED: [(&str, &str); 8] = [
+const NOT_LISTED: [(&str, &str); 7] = [
     ("configuration", "gadm config prints the configuration"),
     (
         "coordinators",
@@ -53,10 +55,6 @@ const NOT_LISTED: [(&str, &str); 8] = [
     (
         "stats",
         "gadm diag and sdiag say how the controller is doing",
-    ),
-    (
-        "wckeys",
-        "jobs have tags instead: gsub --tag, gacct report --by tag",
     ),
     ("archive", "gadm backup writes a copy of all there is"),
 ];

@@ -8,6 +8,7 @@ mod edit;
 mod entity;
 mod event;
 mod event_span;
+mod json;
 mod limits;
 mod problem;
 mod qos;
@@ -21,6 +22,7 @@ use entity::Entity;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, cluster_choice, command_line};
 use gwire::api::ClusterInfo;
+use gwire::client::Client;
 use request::{ELSEWHERE, ListRequest};
 use std::ffi::OsString;
 use std::io::Write;
@@ -77,6 +79,9 @@ struct SacctmgrArgs {
     /// commit changes immediately, without asking
     #[arg(short = 'i', long)]
     immediate: bool,
+    /// What is listed as JSON, with Slurm's keys
+    #[arg(long)]
+    json: bool,
     /// Only errors are said, as is usual
     #[arg(short = 'Q', long)]
     quiet: bool,
@@ -101,30 +106,45 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let asked = ListRequest::of(&args.words, args.associations)?;
     let mut client = gcli::connect("sacctmgr")?;
     cluster_choice::check(&asked.clusters, &mut client)?;
+    if args.json {
+        return json::print(&mut client, asked);
+    }
     let mut listing = Listing {
         format: asked.format.as_deref().unwrap_or(asked.usual()),
         table: args.table,
         out: stdout()?,
     };
+    print(&mut listing, &mut client, &asked)?;
+    listing.out.flush()?;
+    Ok(0)
+}
+
+fn print(
+    listing: &mut Listing<'_, impl Write>,
+    client: &mut Client,
+    asked: &ListRequest,
+) -> Result<(), Failure> {
     match asked.kind {
-        Entity::Qos => listing.print(qos::COLUMNS, |_| qos::rows(&mut client, &asked.names))?,
+        Entity::Qos => listing.print(qos::COLUMNS, |_| qos::rows(client, &asked.names))?,
         Entity::Cluster => listing.print(CLUSTER, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?;
             let is_asked = asked.names.is_empty() || asked.names.contains(&cluster.name);
             Ok(is_asked.then_some(cluster).into_iter().collect())
         })?,
-        Entity::Tres => listing.print(tres::COLUMNS, |_| tres::rows(&mut client))?,
+        Entity::Tres => listing.print(tres::COLUMNS, |_| tres::rows(client))?,
         Entity::Events => listing.print(event::COLUMNS, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-            event::rows(&mut client, &asked.events, &asked.span, &cluster)
+            event::rows(client, &asked.events, &asked.span, &cluster)
         })?,
         Entity::Transactions => listing.print(transaction::COLUMNS, |_| {
-            transaction::rows(&mut client, &asked.actors, &asked.span)
+            transaction::rows(client, &asked.actors, &asked.span)
         })?,
         Entity::Problems => listing.print(problem::COLUMNS, |_| {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-            problem::rows(&mut client, &cluster)
+            problem::rows(client, &cluster)
         })?,
+        // Jobs have tags instead: gsub --tag.
+        Entity::Wckeys => listing.print(WCKEY, |_| Ok(Vec::new()))?,
         // A job's end and its accounting are one record.
         Entity::Runaway => writeln!(
             listing.out,
@@ -138,12 +158,11 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             };
             listing.print(known, |columns| {
                 let words: Vec<&str> = columns.iter().map(|(column, _)| column.word).collect();
-                association::rows(&mut client, &asked, &words)
+                association::rows(client, asked, &words)
             })?;
         }
     }
-    listing.out.flush()?;
-    Ok(0)
+    Ok(())
 }
 
 struct Listing<'a, W> {
@@ -165,6 +184,13 @@ impl<W: Write> Listing<'_, W> {
         Ok(())
     }
 }
+
+/// Columns of a listing that has no lines.
+const WCKEY: &[Column<()>] = &[
+    Column::blank("wckey", "WCKey", 10),
+    Column::blank("cluster", "Cluster", 10),
+    Column::blank("user", "User", 10),
+];
 
 const CLUSTER: &[Column<ClusterInfo>] = &[Column::right("cluster", "Cluster", 10, |row| {
     row.name.clone()

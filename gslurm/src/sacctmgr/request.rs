@@ -123,14 +123,16 @@ impl ListRequest {
             Entity::Users => Some(&mut self.users),
             Entity::Accounts => Some(&mut self.accounts),
             Entity::Qos | Entity::Cluster => Some(&mut self.names),
-            Entity::Tres | Entity::Runaway | Entity::Problems => has_key.then_some(&mut self.names),
+            Entity::Tres | Entity::Runaway | Entity::Problems | Entity::Wckeys => {
+                has_key.then_some(&mut self.names)
+            }
             Entity::Events | Entity::Transactions | Entity::Associations => None,
         }
     }
 
     fn unknown(&self, word: &str) -> Failure {
         let known = match self.kind {
-            Entity::Tres | Entity::Runaway | Entity::Problems => "cluster=",
+            Entity::Tres | Entity::Runaway | Entity::Problems | Entity::Wckeys => "cluster=",
             Entity::Transactions => "actor=, start=, end=, cluster=",
             Entity::Events => "nodes=, state=, start=, end=, cluster=",
             Entity::Qos | Entity::Cluster => "name=",
@@ -164,6 +166,7 @@ impl ListRequest {
             (Entity::Cluster, _) => "Cluster",
             (Entity::Tres, _) => "Type,Name,ID",
             (Entity::Runaway, _) => "",
+            (Entity::Wckeys, _) => "WCKey,Cluster,User",
             (Entity::Problems, _) => problem::USUAL,
             (Entity::Transactions, _) => transaction::USUAL,
             (Entity::Events, _) => event::USUAL,

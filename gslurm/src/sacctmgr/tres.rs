@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 const FIRST_OF_GPUS: u32 = 1001;
 
 pub(super) struct CountedTres {
-    kind: &'static str,
-    name: String,
-    id: u32,
+    pub kind: &'static str,
+    pub name: String,
+    pub id: u32,
 }
 
 pub(super) const COLUMNS: &[Column<CountedTres>] = &[

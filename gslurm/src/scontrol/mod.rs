@@ -7,9 +7,11 @@ use gadm::job::{self, JobAct};
 use gadm::node::{self, NodeAct};
 use gadm::policy::reservation::{ReservationAct, ReservationRemoval};
 use gadm::policy::{self, NameAndWords};
+mod document;
 mod record;
 mod step_record;
 
+use crate::json;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::answer::list;
 use gcli::local_time::{self, TimeFormat};
@@ -57,7 +59,7 @@ struct ScontrolArgs {
     /// Of jobs also what they hold of each node, and the highest exit code of their steps
     #[arg(short, long)]
     details: bool,
-    /// Jobs as one line of JSON, with the keys that squeue --json has
+    /// What is shown as JSON, with Slurm's keys
     #[arg(long)]
     json: bool,
     /// Only errors are said, as is usual
@@ -75,7 +77,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(ScontrolArgs::command(), words, &[])?;
     let args = ScontrolArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let (command, rest) = args.words.split_first().expect("one is required");
-    if args.json && !command.eq_ignore_ascii_case("show") {
+    let has_json = ["show", "ping"]
+        .iter()
+        .any(|known| command.eq_ignore_ascii_case(known));
+    if args.json && !has_json {
         return Err(Failure::usage(format_args!(
             "--json is of what is shown, and {command} shows nothing"
         )));
@@ -116,6 +121,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         "resume" => on_jobs(JobAct::Resume { jobs: jobs()? }),
         "update" => update(&mut client, rest),
         "write" => write_script(&mut client, rest),
+        "ping" if args.json => json::controller::print_ping(&mut client),
         "ping" => ping(&mut client),
         "reconfigure" => controller::reload(&mut client, &ReloadArgs::default()),
         "version" => {
@@ -347,15 +353,8 @@ impl<'w> ShowRequest<'w> {
 fn show(client: &mut Client, words: &[String], form: ShowForm) -> Outcome {
     let request = ShowRequest::of(words)?;
     let names = &request.names;
-    match request.found {
-        Some("jobs") if form.json => return record::print_jobs_json(client, &request.jobs()),
-        _ if form.json => {
-            return Err(Failure::usage(format_args!(
-                "--json is of jobs here, and {} is none: gnodes --json, gnodes -p --json",
-                request.entity
-            )));
-        }
-        _ => {}
+    if form.json {
+        return document::print(client, &request);
     }
     let records = match request.found {
         Some("jobs") => record::jobs(client, &request.jobs(), form.details)?,

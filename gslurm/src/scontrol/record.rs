@@ -2,10 +2,10 @@
 //!
 //! Finds and orders them; what a record says is `job_record`'s, `node_record`'s, `partition_record`'s and `reservation_record`'s.
 
+use gcli::Failure;
 use gcli::answer::list;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
-use gcli::{Failure, Outcome};
 use gmodel::ExitCode;
 use gmodel::node::Role;
 use gmodel::suggest::did_you_mean;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// There is no such job.
 pub fn jobs(client: &mut Client, names: &[String], details: bool) -> Result<Vec<String>, Failure> {
-    let jobs = rows(client, names)?;
+    let jobs = job_rows(client, names)?;
     let times = TimeFormat::from_env();
     if !details {
         return Ok(jobs
@@ -45,16 +45,11 @@ pub fn jobs(client: &mut Client, names: &[String], details: bool) -> Result<Vec<
         .collect())
 }
 
-/// The same jobs as Slurm writes them in JSON.
+/// These jobs, finished ones too, or all that the queue has or had a moment ago.
 ///
 /// # Errors
 /// There is no such job.
-pub fn print_jobs_json(client: &mut Client, names: &[String]) -> Outcome {
-    let jobs = rows(client, names)?;
-    crate::json::print_jobs(client, &jobs)
-}
-
-fn rows(client: &mut Client, names: &[String]) -> Result<Vec<JobRow>, Failure> {
+pub fn job_rows(client: &mut Client, names: &[String]) -> Result<Vec<JobRow>, Failure> {
     if names.is_empty() {
         return list(
             client,
@@ -109,24 +104,26 @@ fn derived_exit_codes(
 /// # Errors
 /// There is no such node.
 pub fn nodes(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let (nodes, times): (Vec<NodeRow>, _) = (list(client, "/v1/nodes")?, TimeFormat::from_env());
-    let text = |node: &NodeRow| node_record::text(node, &times);
+    let times = TimeFormat::from_env();
+    let rows = node_rows(client, names)?;
+    Ok(rows
+        .iter()
+        .map(|node| node_record::text(node, &times))
+        .collect())
+}
+
+pub fn node_rows(client: &mut Client, names: &[String]) -> Result<Vec<NodeRow>, Failure> {
+    let mut nodes: Vec<NodeRow> = list(client, "/v1/nodes")?;
     let Some(names) = named(names)? else {
-        return Ok(nodes
-            .iter()
-            .filter(|node| node.role == Role::Compute)
-            .map(text)
-            .collect());
+        nodes.retain(|node| node.role == Role::Compute);
+        return Ok(nodes);
     };
     let find = |name: &str| {
-        nodes
-            .iter()
-            .find(|node| node.name == name)
-            .map(text)
-            .ok_or_else(|| {
-                let hint = did_you_mean(name, nodes.iter().map(|node| node.name.as_str()));
-                Failure::new(format_args!("Node {name} not found.{hint}"))
-            })
+        let found = nodes.iter().find(|node| node.name == name);
+        found.cloned().ok_or_else(|| {
+            let hint = did_you_mean(name, nodes.iter().map(|node| node.name.as_str()));
+            Failure::new(format_args!("Node {name} not found.{hint}"))
+        })
     };
     names.iter().map(find).collect()
 }
@@ -136,7 +133,19 @@ pub fn nodes(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failu
 /// # Errors
 /// There is no such partition.
 pub fn partitions(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let (partitions, nodes): (Vec<PartitionRow>, Vec<NodeRow>) =
+    let (rows, nodes) = partition_rows(client, names)?;
+    Ok(rows
+        .iter()
+        .map(|partition| partition_record::text(partition, &nodes))
+        .collect())
+}
+
+/// These partitions, or all, and the nodes that there are.
+pub fn partition_rows(
+    client: &mut Client,
+    names: &[String],
+) -> Result<(Vec<PartitionRow>, Vec<NodeRow>), Failure> {
+    let (mut partitions, nodes): (Vec<PartitionRow>, Vec<NodeRow>) =
         (list(client, "/v1/partitions")?, list(client, "/v1/nodes")?);
     if let Some(unknown) = names
         .iter()
@@ -150,12 +159,8 @@ pub fn partitions(client: &mut Client, names: &[String]) -> Result<Vec<String>, 
             "Partition {unknown} not found.{hint}"
         )));
     }
-    let meant = |partition: &&PartitionRow| names.is_empty() || names.contains(&partition.name);
-    Ok(partitions
-        .iter()
-        .filter(meant)
-        .map(|partition| partition_record::text(partition, &nodes))
-        .collect())
+    partitions.retain(|partition| names.is_empty() || names.contains(&partition.name));
+    Ok((partitions, nodes))
 }
 
 /// Records of these reservations, or of all.
@@ -163,11 +168,23 @@ pub fn partitions(client: &mut Client, names: &[String]) -> Result<Vec<String>, 
 /// # Errors
 /// There is no such reservation.
 pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let (rows, nodes): (Vec<ReservationRow>, Vec<NodeRow>) = (
+    let (rows, nodes) = reservation_rows(client, names)?;
+    let times = TimeFormat::from_env();
+    Ok(rows
+        .iter()
+        .map(|row| reservation_record::text(row, &nodes, &times))
+        .collect())
+}
+
+/// These reservations, or all, and the nodes that there are.
+pub fn reservation_rows(
+    client: &mut Client,
+    names: &[String],
+) -> Result<(Vec<ReservationRow>, Vec<NodeRow>), Failure> {
+    let (mut rows, nodes): (Vec<ReservationRow>, Vec<NodeRow>) = (
         list(client, "/v1/reservations")?,
         list(client, "/v1/nodes")?,
     );
-    let times = TimeFormat::from_env();
     if let Some(unknown) = names
         .iter()
         .find(|name| rows.iter().all(|row| row.reservation.name != **name))
@@ -178,11 +195,8 @@ pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>
             "Reservation {unknown} not found.{hint}"
         )));
     }
-    Ok(rows
-        .iter()
-        .filter(|row| names.is_empty() || names.contains(&row.reservation.name))
-        .map(|row| reservation_record::text(row, &nodes, &times))
-        .collect())
+    rows.retain(|row| names.is_empty() || names.contains(&row.reservation.name));
+    Ok((rows, nodes))
 }
 
 /// Records of these licences, or of all.
@@ -190,16 +204,6 @@ pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>
 /// # Errors
 /// There is no such licence.
 pub fn licences(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let rows: Vec<LicenceRow> = list(client, "/v1/licences")?;
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| rows.iter().all(|row| row.name != **name))
-    {
-        return Err(Failure::new(format_args!(
-            "License {unknown} not found.{}",
-            did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()))
-        )));
-    }
     let text = |row: &LicenceRow| {
         format!(
             "LicenseName={}\n    Total={} Used={} Free={} Reserved=0 Remote=no\n",
@@ -209,9 +213,20 @@ pub fn licences(client: &mut Client, names: &[String]) -> Result<Vec<String>, Fa
             row.free
         )
     };
-    Ok(rows
+    Ok(licence_rows(client, names)?.iter().map(text).collect())
+}
+
+pub fn licence_rows(client: &mut Client, names: &[String]) -> Result<Vec<LicenceRow>, Failure> {
+    let mut rows: Vec<LicenceRow> = list(client, "/v1/licences")?;
+    if let Some(unknown) = names
         .iter()
-        .filter(|row| names.is_empty() || names.contains(&row.name))
-        .map(text)
-        .collect())
+        .find(|name| rows.iter().all(|row| row.name != **name))
+    {
+        return Err(Failure::new(format_args!(
+            "License {unknown} not found.{}",
+            did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()))
+        )));
+    }
+    rows.retain(|row| names.is_empty() || names.contains(&row.name));
+    Ok(rows)
 }

@@ -12,8 +12,13 @@ use gwire::client::Client;
 /// # Errors
 /// A name of none.
 pub fn steps(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let rows: Vec<StepRow> = list(client, "/v1/steps")?;
     let times = TimeFormat::from_env();
+    let rows = step_rows(client, names)?;
+    Ok(rows.iter().map(|row| text(row, &times)).collect())
+}
+
+pub fn step_rows(client: &mut Client, names: &[String]) -> Result<Vec<StepRow>, Failure> {
+    let mut rows: Vec<StepRow> = list(client, "/v1/steps")?;
     let is_named = |row: &StepRow, name: &str| {
         row.shown_id == name
             || row
@@ -29,10 +34,8 @@ pub fn steps(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failu
             "Job step {missing} not found: it is not under way. sacct -j JOB shows steps that are over"
         )));
     }
-    let chosen = rows
-        .iter()
-        .filter(|row| names.is_empty() || names.iter().any(|name| is_named(row, name)));
-    Ok(chosen.map(|row| text(row, &times)).collect())
+    rows.retain(|row| names.is_empty() || names.iter().any(|name| is_named(row, name)));
+    Ok(rows)
 }
 
 fn text(row: &StepRow, times: &TimeFormat) -> String {

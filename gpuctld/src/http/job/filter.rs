@@ -16,9 +16,10 @@ use gwire::api::JobQuery;
 use std::collections::BTreeSet;
 
 /// Keys of [`JobQuery`] in a URL.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "job",
     "user",
+    "not_user",
     "partition",
     "account",
     "qos",
@@ -41,6 +42,7 @@ pub(crate) fn job_query(pairs: QueryPairs) -> Result<JobQuery, ApiError> {
     Ok(JobQuery {
         job: text("job"),
         user: text("user"),
+        not_user: text("not_user"),
         partition: text("partition"),
         account: text("account"),
         qos: text("qos"),
@@ -59,6 +61,8 @@ pub(crate) struct JobFilter {
     /// `None` is all.
     ids: Option<Vec<JobName>>,
     users: Vec<String>,
+    /// No jobs of these.
+    not_users: Vec<String>,
     /// Those of `users` that are numbers.
     uids: Vec<u32>,
     partitions: Vec<String>,
@@ -125,6 +129,7 @@ impl JobFilter {
                 .filter_map(|word| word.parse().ok())
                 .collect(),
             users: words(&query.user),
+            not_users: words(&query.not_user),
             partitions: words(&query.partition),
             accounts: words(&query.account),
             qos: words(&query.qos),
@@ -152,6 +157,7 @@ impl JobFilter {
     pub(crate) fn is_everything(&self) -> bool {
         let lists = [
             &self.users,
+            &self.not_users,
             &self.partitions,
             &self.accounts,
             &self.qos,
@@ -186,6 +192,7 @@ impl JobFilter {
             |list: &[String], value: &str| list.is_empty() || list.iter().any(|word| word == value);
         self.states.has(row.state())
             && (among(&self.users, &spec.user.name) || self.uids.contains(&spec.user.uid))
+            && !self.not_users.contains(&spec.user.name)
             && (self.partitions.is_empty()
                 || names(&spec.partition).any(|name| among(&self.partitions, name)))
             && among(&self.accounts, &spec.account)

@@ -1,0 +1,83 @@
+//! A step under way: `scontrol show step --json`.
+
+use super::datum::{Datum, Field, blank, infinite, list, said, text, unset, whole, zero};
+use super::time;
+use gcli::Outcome;
+use gwire::api::StepRow;
+use std::rc::Rc;
+
+pub(super) struct StepCell {
+    pub row: StepRow,
+    pub cluster: Rc<str>,
+}
+
+/// `scontrol show step --json`.
+pub(crate) fn print(cluster: &str, rows: Vec<StepRow>) -> Outcome {
+    let of_cluster: Rc<str> = cluster.into();
+    let cells = rows.into_iter().map(|row| StepCell {
+        row,
+        cluster: of_cluster.clone(),
+    });
+    super::print(cluster, "steps", STEP, cells, &["last_update"])
+}
+
+impl StepCell {
+    fn tres(&self) -> Datum<'_> {
+        match self.row.own {
+            None => text(""),
+            Some(own) => said(gq::job_value::tres(
+                own.cpus,
+                own.mem_bytes,
+                self.row.nodes,
+                own.gpus.into(),
+            )),
+        }
+    }
+}
+
+pub(super) const STEP: &[Field<StepCell>] = &[
+    zero("array/job_id"),
+    zero("array/task_id"),
+    ("cluster", |step| text(&step.cluster)),
+    blank("container"),
+    blank("container_id"),
+    unset("cpu/frequency/min"),
+    unset("cpu/frequency/max"),
+    unset("cpu/frequency/governor"),
+    blank("tres/per/cpu"),
+    blank("tres/per/memory"),
+    blank("tres/per/step"),
+    blank("tres/per/node"),
+    blank("tres/per/socket"),
+    blank("tres/per/task"),
+    ("tres/allocation", StepCell::tres),
+    blank("tres/binding"),
+    blank("tres/frequency"),
+    ("name", |step| text(&step.row.name)),
+    blank("network"),
+    ("nodes", |step| text(&step.row.nodelist)),
+    ("number_cpus", |step| {
+        whole(step.row.own.map_or(0, |own| own.cpus))
+    }),
+    ("number_tasks", |step| whole(step.row.ntasks)),
+    ("partition", |step| text(&step.row.partition)),
+    blank("reserved_ports"),
+    ("time/running", |step| {
+        Datum::Number(u64::try_from(step.row.elapsed_secs).ok())
+    }),
+    ("time/start", |step| time(step.row.start_time)),
+    infinite("time/limit"),
+    blank("srun/host"),
+    zero("srun/pid"),
+    ("state", |step| list([step.row.state.long()])),
+    ("id", |step| text(&step.row.shown_id)),
+    blank("stderr"),
+    blank("stdin"),
+    blank("stdout"),
+    blank("stdin_expanded"),
+    blank("stdout_expanded"),
+    blank("stderr_expanded"),
+    blank("submit_line"),
+    ("task/distribution", |_| text("Unknown")),
+    ("user", |step| text(&step.row.user)),
+];
