@@ -17,6 +17,9 @@ pub struct ParallelSpec {
     /// Which ranks share a node, as [`process_mapping`] says it; for `pmi2` and `pmix`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub process_mapping: String,
+    /// Job and number of the step in the first component, of a step over several: what MPI knows it by on all nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_as: Option<(u64, u32)>,
 }
 
 impl ParallelSpec {

@@ -30,6 +30,7 @@ mod specification;
 mod ssh_proxy;
 pub mod step;
 pub mod step_args;
+mod step_components;
 mod step_connection;
 mod step_gathering;
 mod step_input;

@@ -81,7 +81,7 @@ fn exec(program: &[String], rank: &str, offset: &str) -> String {
 }
 
 /// `0,2,4-7`, in this order.
-fn rank_list(text: &str) -> Option<Vec<u32>> {
+pub(crate) fn rank_list(text: &str) -> Option<Vec<u32>> {
     let mut ranks = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

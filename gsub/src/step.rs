@@ -5,7 +5,7 @@
 
 use crate::allocation::ask::AllocationAsk;
 use crate::allocation::words::{AllocationWords, take_apart};
-use crate::allocation::{Allocation, WaitRules, immediate, take_immediate};
+use crate::allocation::{Allocation, WaitRules, immediate};
 use crate::environment::{self, Export, describes_job};
 use crate::forwarded_port;
 use crate::helper_step::HelperPlace;
@@ -13,18 +13,19 @@ use crate::multi_prog;
 use crate::sent_file;
 use crate::ssh_proxy;
 use crate::step_args::{StepArgs, command, cpu_bind, gpu_bind};
+use crate::step_components::{self, PartsInJob, StepPart};
 use crate::step_gathering::{EndConditions, StepGathering, forward_signals, own_name};
 use crate::step_input::{self, InputRanks, PatientStdin, Peers};
 use crate::step_message::Message;
 use crate::step_mpi;
 use crate::step_nodes::{CallbackListener, StreamUse, open_streams};
-use crate::step_output::{StepFiles, StepJob, last_rank, os_string};
-use crate::step_programs::{self, UNLIKE_PARTS};
+use crate::step_output::{StepFiles, last_rank, os_string};
+use crate::step_programs;
 use crate::step_refusal;
 use crate::step_told::{self, StepSpeech};
 use crate::step_turn::{self, TurnRules};
 use crate::step_variables;
-use crate::step_words::{self, WordsInJob};
+use crate::step_words;
 use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
@@ -44,6 +45,7 @@ use gwire::api::{
 };
 use gwire::client::{Client, escape};
 use nix::sys::signal::{SigSet, Signal};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -74,7 +76,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
     let (program, options) = words.split_at(words.len().min(1));
-    let mut apart = take_apart(options, &command().arg(immediate()))?;
+    let mut apart = take_apart(options, &own_options())?;
     apart.own = [step_variables::of_step(environment::own), apart.own].concat();
     if step_mpi::asks_for_list(&apart.own) {
         step_mpi::print_list();
@@ -85,28 +87,36 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if own_job().is_err() && !apart.own.iter().any(is_of_another) {
         return in_own_allocation(program, apart);
     }
-    let words = WordsInJob::of(program, apart)?;
-    let mut args = read(words.step)?;
-    args.immediate = words.immediate;
+    let PartsInJob { mut parts, notes } = step_components::in_job(program, apart)?;
+    let args = &mut parts[0];
     if !args.quiet {
-        say_all(&words.notes);
+        say_all(&notes);
     }
     if let Some((job, step)) = args.reattach {
-        return reattach(&args, job, step);
+        return reattach(args, job, step);
     }
     if let Some(host) = &args.ssh {
         return ssh_proxy::connect(host, block_signals(false)?);
     }
-    let job = TargetJob::of(args.het_group, args.jobid)?;
     if !args.forward.is_empty() {
         let place = HelperPlace {
-            job: job.id,
-            node: args.nodelist,
+            job: TargetJob::of(args)?.id,
+            node: args.nodelist.take(),
         };
         return forwarded_port::forward(&args.forward, place, block_signals(false)?);
     }
     let signals = block_signals(args.pty)?;
-    run(args, &job, signals)?.outcome
+    let with_job = |args: StepArgs| {
+        let job = TargetJob::of(&args)?;
+        Ok::<_, Failure>(StepPart { args, job })
+    };
+    let parts = parts.into_iter().map(with_job).collect::<Result<_, _>>()?;
+    run(parts, signals)?.outcome
+}
+
+/// grun's own options, beside those of gsub.
+pub(crate) fn own_options() -> clap::Command {
+    command().arg(immediate())
 }
 
 pub(crate) fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
@@ -117,21 +127,11 @@ pub(crate) fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
 
 /// Outside of a job: an allocation for this one step, as srun has it. One that is left at work waits for its client to come back.
 fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
-    if step_programs::are_several(&apart.command) {
-        return Err(Failure::usage(UNLIKE_PARTS));
-    }
-    let of_job = [step_variables::of_job(environment::own)?, apart.job].concat();
-    let (immediate, own) = take_immediate(apart.own)?;
-    let dashes = ["--".to_owned()];
-    let words = program
-        .iter()
-        .chain(&own)
-        .chain(&dashes)
-        .chain(&apart.command);
-    let args = read(words.cloned().collect())?;
+    let asked = step_components::of_new_job(program, apart)?;
+    let args = &asked.parts[0];
     let signals = block_signals(args.pty)?;
     let mut client = gcli::connect("grun")?;
-    let ask = AllocationAsk::new(vec![of_job], &args.command, "SLURM_", &mut client)?;
+    let ask = AllocationAsk::new(asked.asked, &args.command, "SLURM_", &mut client)?;
     if !args.quiet {
         say_all(&ask.notes);
         ask.defined.say(own_name(), args.verbose.into(), &client);
@@ -139,19 +139,18 @@ fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
     let rules = WaitRules {
         name: own_name(),
         quiet: args.quiet,
-        immediate,
+        immediate: asked.immediate,
         as_salloc: false,
     };
     let (allocation, _sender) = Allocation::obtain(&mut client, &ask.request, &rules, &signals)?;
     drop(client);
     let variables = ask.variables.into_iter();
     let job = TargetJob {
-        id: allocation.id.to_string(),
-        is_around: false,
-        is_beside: false,
         variables: variables.chain(allocation.variables.clone()).collect(),
+        ..TargetJob::elsewhere(allocation.id.to_string())
     };
-    let (outcome, is_left) = match run(args, &job, signals) {
+    let end = step_components::jobs_of(job, asked.parts).and_then(|parts| run(parts, signals));
+    let (outcome, is_left) = match end {
         Ok(end) => (end.outcome, end.is_left),
         Err(failure) => (Err(failure), false),
     };
@@ -181,11 +180,15 @@ struct StepEnd {
 }
 
 /// Starts the step and stays with it. `signals` are blocked before the first thread starts, so that none of them takes one.
-fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, Failure> {
-    let work = settle(&mut args, job)?;
-    if let Some(dest) = &args.bcast {
-        sent_file::send_program(dest, &job.id, &mut args.command)?;
+fn run(mut parts: Vec<StepPart>, signals: SigSet) -> Result<StepEnd, Failure> {
+    let mut works = Vec::new();
+    for StepPart { args, job } in &mut parts {
+        works.push(settle(args, job)?);
+        if let Some(dest) = &args.bcast {
+            sent_file::send_program(dest, &job.id, &mut args.command)?;
+        }
     }
+    let StepPart { args, job } = &parts[0];
     step_words::open_input(&args.input)?;
     let listener = match args.pty || !job.is_here() {
         true => None,
@@ -194,7 +197,8 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
                 .map_err(|e| Failure::new(format_args!("cannot listen for the nodes: {e}")))?,
         ),
     };
-    let request = request(&mut args, job, work, listener.as_ref())?;
+    let request = step_components::request(&mut parts, works, listener.as_ref())?;
+    let StepPart { args, job } = &parts[0];
     let mut client = gcli::connect("grun")?;
     if let Some(named) = &args.of_job.clusters {
         cluster_choice::check(named, &mut client)?;
@@ -207,8 +211,8 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
     if args.verbose > 0 {
         step_told::say_where(&job.id, &step, |name| job.variable(name));
     }
-    let files =
-        check_reader(&step, args.input.ranks()).and_then(|()| open_files(&args, job, &step));
+    let files = check_reader(&step, args.input.ranks())
+        .and_then(|()| step_components::open_files(&parts, &step));
     let channel = StepChannel::new();
     let sender = &channel.sender;
     let peers = files.and_then(|files| {
@@ -224,9 +228,9 @@ fn run(mut args: StepArgs, job: &TargetJob, signals: SigSet) -> Result<StepEnd, 
         client,
     };
     match peers {
-        Ok((files, peers)) => Ok(step.attend(&args, files, peers, channel, signals)),
+        Ok((files, peers)) => Ok(step.attend(args, files, peers, channel, signals)),
         Err(failure) => {
-            step.report_end(gcli::failure::FAILED, None);
+            step.report_end(gcli::failure::FAILED, BTreeMap::new());
             Err(failure)
         }
     }
@@ -334,11 +338,11 @@ impl RunningStep {
         (gathering.files, gathering.early_end) = (files, early_end);
         gathering.has_terminal = has_terminal;
         gathering.speech = self.speech(args);
-        gathering.whole_lines |= !args.unbuffered && !has_terminal && last_rank(&self.step) > 0;
+        gathering.whole_lines |=
+            !args.unbuffered && !has_terminal && last_rank(&self.step.nodes) > 0;
         let outcome = gathering.run(&messages, &peers);
         drop(raw);
-        let (used, left) = (gathering.used, gathering.left.take());
-        if let Some(why) = left {
+        if let Some(why) = gathering.left {
             let (name, id) = (own_name(), &gathering.speech.step_id);
             eprintln!("\n{name}: step {id}: {why}; `{name} --reattach {id}` comes back to it");
             return StepEnd {
@@ -347,6 +351,7 @@ impl RunningStep {
             };
         }
         let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
+        let used = gathering.used;
         self.report_end(code, used);
         StepEnd {
             outcome,
@@ -366,16 +371,22 @@ impl RunningStep {
     }
 
     /// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
-    fn report_end(self, code: u8, used: Option<Usage>) {
+    fn report_end(self, code: u8, used: BTreeMap<u32, Usage>) {
         let exit_code = match code.checked_sub(128) {
             Some(signal @ 1..=MAX_SIGNAL) => ExitCode::killed(signal),
             _ => ExitCode::exited(code),
         };
-        let path = format!("/v1/jobs/{}/steps/{}/end", self.job, self.step.step);
-        let _ = self
-            .client
-            .wait_for(END_PATIENCE)
-            .post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
+        let mut client = self.client.wait_for(END_PATIENCE);
+        for part in self.step.parts(&self.job) {
+            let path = format!("/v1/jobs/{}/steps/{}/end", part.job, part.step);
+            let used = used.range(part.nodes).map(|(_, used)| *used);
+            let used = used.reduce(|mut sum, used| {
+                sum.add(&used);
+                sum
+            });
+            let end = StepEndRequest { exit_code, used };
+            let _ = client.post_repeatable::<_, serde_json::Value>(&path, &end);
+        }
     }
 }
 
@@ -465,7 +476,7 @@ fn settle(args: &mut StepArgs, job: &TargetJob) -> Result<StepWork, Failure> {
 }
 
 /// What is read of the command line before the step is asked for.
-struct StepWork {
+pub(crate) struct StepWork {
     share: Option<StepShareRequest>,
     /// Behind the first.
     programs: Vec<StepProgram>,
@@ -473,7 +484,7 @@ struct StepWork {
 }
 
 /// What the controller is asked for. Takes the words that nothing else reads out of `args`.
-fn request(
+pub(crate) fn request(
     args: &mut StepArgs,
     job: &TargetJob,
     work: StepWork,
@@ -518,6 +529,7 @@ fn request(
             key: listener.map_or_else(String::new, |one| one.key.clone()),
             certificate: listener.map_or_else(String::new, |one| one.certificate().to_owned()),
         },
+        components: Vec::new(),
     })
 }
 
@@ -534,20 +546,9 @@ fn rendezvous(args: &StepArgs, job: &TargetJob) -> Result<Rendezvous, Failure> {
     }
 }
 
-fn open_files(args: &StepArgs, job: &TargetJob, step: &StepReply) -> Result<StepFiles, Failure> {
-    StepFiles::open(
-        args.output.as_deref(),
-        args.error.as_deref(),
-        args.open_mode.starts_with('a'),
-        &std::env::current_dir().unwrap_or_default(),
-        &StepJob::from_env(&job.id, |name| job.variable(name)),
-        step,
-    )
-}
-
 /// How many tasks there are is known only now.
 fn check_reader(step: &StepReply, input: InputRanks) -> Result<(), Failure> {
-    let last = last_rank(step);
+    let last = last_rank(&step.nodes);
     match input {
         InputRanks::Rank(rank) if rank > last => Err(Failure::usage(format_args!(
             "--input {rank}: the last task of the step is {last}"
@@ -753,7 +754,7 @@ mod tests {
             &file,
         ])
         .unwrap();
-        assert_eq!(TargetJob::of(None, args.jobid).unwrap().id, "17");
+        assert_eq!(TargetJob::of(&args).unwrap().id, "17");
         take_programs(&mut args).unwrap();
         assert_eq!(
             (args.job_name.as_deref(), args.command[0].as_str()),

@@ -4,6 +4,7 @@ use crate::container_words::ContainerArgs;
 use crate::environment::Export;
 use crate::forwarded_port::ForwardedPort;
 use crate::resources::node_range;
+use crate::step_components::Components;
 use crate::step_input::{self, InputWord};
 use crate::step_mpi::{self, MpiWord};
 use crate::step_turn::ShareWords;
@@ -35,7 +36,8 @@ Inside a job script:
   grun --mpi=pmi2 -n 64 ./solver  ranks of MPICH (Open MPI: pmix); when one dies the step ends
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
   grun --pty bash                 a shell in the job; ~. leaves it, grun --reattach 17.0 comes back
-  grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master
+  grun -n1 ./master : -n4 ./worker  one step of two programs: the first rank is the master. In a job of
+                                  unlike parts each is in a component of its own
   grun --jobid 17 --forward 8888  port 8888 of job 17 on this machine, until Ctrl-C
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
@@ -163,9 +165,9 @@ pub(crate) struct StepArgs {
     /// The job to start tasks in, instead of the one around
     #[arg(long, value_name = "JOB")]
     pub jobid: Option<gmodel::JobId>,
-    /// The component of a job of unlike parts to start tasks in: 0 is the script's own. From the job's script
-    #[arg(long, alias = "pack-group", value_name = "N", conflicts_with = "jobid", value_parser = component)]
-    pub het_group: Option<u32>,
+    /// The components of a job of unlike parts to start tasks in, 0 or 0,2-3: 0 is the script's own. From the job's script
+    #[arg(long, alias = "pack-group", value_name = "LIST", conflicts_with = "jobid", value_parser = Components::parse)]
+    pub het_group: Option<Components>,
     /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
     #[arg(long)]
     pub multi_prog: bool,
@@ -271,13 +273,6 @@ pub(crate) struct OptionsOfJob {
     threads: Option<String>,
     #[arg(short = 'E', long, hide = true)]
     preserve_env: bool,
-}
-
-fn component(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| match text.contains([',', '-']) {
-        true => "a step is of one component. Start one in each, as by --het-group 0 and --het-group 1 with & behind them".to_owned(),
-        false => "a component is a number, from 0".to_owned(),
-    })
 }
 
 impl OptionsOfJob {

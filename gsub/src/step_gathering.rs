@@ -84,8 +84,8 @@ pub(crate) struct StepGathering<'a> {
     /// Begun lines, by rank and stream.
     lines: BTreeMap<(u32, bool), Vec<u8>>,
     worst: u8,
-    /// What the step used, on the nodes that have said so.
-    pub used: Option<Usage>,
+    /// What the step used, by position of the nodes that have said so.
+    pub used: BTreeMap<u32, Usage>,
     /// Positions of nodes that may still say it.
     unmeasured: BTreeSet<u32>,
     /// Of ranks as labels.
@@ -130,7 +130,7 @@ impl<'a> StepGathering<'a> {
         let last = running.values().flatten().max().copied().unwrap_or(0);
         let (lines, width) = (BTreeMap::new(), last.to_string().len());
         let (files, early_end) = (StepFiles::default(), EndConditions::default());
-        let (used, unmeasured) = (None, running.keys().copied().collect());
+        let (used, unmeasured) = (BTreeMap::new(), running.keys().copied().collect());
         Self {
             step,
             label,
@@ -210,7 +210,7 @@ impl<'a> StepGathering<'a> {
         }
         self.flush_lines(None)?;
         self.await_use(messages);
-        if self.worst == 0 && self.used.is_some_and(|used| used.oom_kills > 0) {
+        if self.worst == 0 && self.used.values().any(|used| used.oom_kills > 0) {
             self.worst = KILLED;
         }
         Ok(self.worst)
@@ -261,7 +261,7 @@ impl<'a> StepGathering<'a> {
         if !text.is_empty() {
             eprintln!("{}: error: {}: {text}", own_name(), self.name(at));
         }
-        self.used.get_or_insert_default().add(usage);
+        self.used.entry(at).or_default().add(usage);
         self.unmeasured.remove(&at);
     }
 
@@ -541,7 +541,7 @@ pub(crate) mod tests {
             schema: 1,
             step: 0,
             nodes: vec![node("n1", &[0, 1]), node("n2", &[2])],
-            waits: None,
+            ..StepReply::default()
         }
     }
 
@@ -570,7 +570,7 @@ pub(crate) mod tests {
         let mut gathering = StepGathering::new(&step, false);
         assert_eq!(
             (gathering.run(&messages, &Peers::new()), gathering.used),
-            (Ok(137), None)
+            (Ok(137), BTreeMap::new())
         );
     }
 
@@ -604,15 +604,13 @@ pub(crate) mod tests {
                 sender.send(Message::From(at, output)).unwrap();
             }
             let mut gathering = StepGathering::new(&step, false);
-            (
-                gathering.run(&messages, &Peers::new()),
-                gathering
-                    .used
-                    .map(|used| (used.cpu_user_micros, used.peak_memory_bytes)),
-            )
+            let outcome = gathering.run(&messages, &Peers::new());
+            let used = gathering.used.values();
+            let used = used.map(|used| (used.cpu_user_micros, used.peak_memory_bytes));
+            (outcome, used.collect::<Vec<_>>())
         };
-        assert_eq!(outcome(0), (Ok(0), Some((12, 9))));
-        assert_eq!(outcome(1), (Ok(137), Some((12, 9))));
+        assert_eq!(outcome(0), (Ok(0), vec![(7, 4), (5, 9)]));
+        assert_eq!(outcome(1), (Ok(137), vec![(7, 4), (5, 9)]));
     }
 
     #[test]
@@ -715,7 +713,8 @@ pub(crate) mod tests {
             gathering.whole_lines = true;
             let job = crate::step_output::StepJob::default();
             gathering.files =
-                StepFiles::open(Some("out"), None, false, dir.path(), &job, &step).unwrap();
+                crate::step_output::tests::open(Some("out"), None, false, dir.path(), &job, &step)
+                    .unwrap();
             for (rank, text) in [(0, "a"), (1, "1\n2"), (0, "b\n"), (2, "50%\r7"), (0, "c")] {
                 gathering.print(rank, false, text.as_bytes()).unwrap();
             }

@@ -67,8 +67,8 @@ impl CallbackListener {
             .collect();
         let deadline = Instant::now() + CONNECT_PATIENCE;
         let (found, incoming) = mpsc::channel();
-        let number = step.step;
-        std::thread::spawn(move || self.greet(number, &found));
+        let numbers: Vec<u32> = step.parts("").map(|part| part.step).collect();
+        std::thread::spawn(move || self.greet(&numbers, &found));
         let mut peers = Peers::new();
         while !missing.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -112,7 +112,7 @@ impl CallbackListener {
 
     /// Listens to all callers at once, since any machine of the network may connect. Callers without the key, without a greeting in
     /// time or beyond the bound are dropped and delay no other: a supervisor greets at once.
-    fn greet(&self, step: u32, found: &Sender<CallingNode>) {
+    fn greet(&self, steps: &[u32], found: &Sender<CallingNode>) {
         let mut callers: VecDeque<Caller> = VecDeque::new();
         let listener = &self.listener;
         let _ = listener.set_nonblocking(true);
@@ -131,7 +131,7 @@ impl CallbackListener {
             });
             let _ = poll(&mut fds, timeout); // an interrupt: looked at again
             for mut caller in std::mem::take(&mut callers) {
-                match caller.greeting(step, &self.key) {
+                match caller.greeting(steps, &self.key) {
                     Greeting::Waits if caller.since.elapsed() < HELLO_PATIENCE => {
                         callers.push_back(caller)
                     }
@@ -190,21 +190,21 @@ pub(crate) fn open_streams(
     sender: &mpsc::SyncSender<Message>,
 ) -> Result<Peers, Failure> {
     let mut peers = Peers::new();
-    for (at, node) in (0..).zip(&step.nodes) {
-        if node.ranks.is_empty() {
-            continue;
+    for part in step.parts(job) {
+        let with_tasks = part.nodes.zip(part.rows);
+        for (at, node) in with_tasks.filter(|(_, node)| !node.ranks.is_empty()) {
+            let address = StreamAddress {
+                socket: socket.to_owned(),
+                job: part.job.to_owned(),
+                step: part.step,
+                node: node.name.clone(),
+                at,
+                watch: what_for == StreamUse::Watch,
+            };
+            let stream = step_stream::open(address, sender.clone())
+                .map_err(|e| Failure::new(format_args!("a node's stream: {e}")))?;
+            peers.insert(at, Peer::by_stream(stream));
         }
-        let address = StreamAddress {
-            socket: socket.to_owned(),
-            job: job.to_owned(),
-            step: step.step,
-            node: node.name.clone(),
-            at,
-            watch: what_for == StreamUse::Watch,
-        };
-        let stream = step_stream::open(address, sender.clone())
-            .map_err(|e| Failure::new(format_args!("a node's stream: {e}")))?;
-        peers.insert(at, Peer::by_stream(stream));
     }
     Ok(peers)
 }
@@ -235,7 +235,7 @@ enum Greeting {
 }
 
 impl Caller {
-    fn greeting(&mut self, step: u32, key: &str) -> Greeting {
+    fn greeting(&mut self, steps: &[u32], key: &str) -> Greeting {
         let is_over = match self.connection.receive(&mut self.said) {
             Ok(is_open) => !is_open,
             Err(e) => e.kind() != ErrorKind::WouldBlock,
@@ -248,7 +248,7 @@ impl Caller {
                     key: theirs,
                 },
                 used,
-            ))) if told == step && same(theirs.as_bytes(), key.as_bytes()) => {
+            ))) if steps.contains(&told) && same(theirs.as_bytes(), key.as_bytes()) => {
                 self.said.drain(..used);
                 Greeting::Node(node_index)
             }

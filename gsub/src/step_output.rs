@@ -5,7 +5,7 @@
 use gcli::Failure;
 use gmodel::byte_text;
 use gmodel::pattern::{self, PatternContext};
-use gwire::api::StepReply;
+use gwire::api::{StepNodeRow, StepOfJob};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 /// Where a step's output goes, by rank and stream.
 #[derive(Debug, Default)]
 pub struct StepFiles {
-    files: Vec<File>,
-    /// By rank, stdout before stderr: a place in `files`, or none for grun's own.
+    opened: OpenFiles,
+    /// By rank, stdout before stderr: a place among the files, or none for grun's own.
     places: BTreeMap<(u32, bool), usize>,
 }
 
@@ -46,21 +46,20 @@ impl StepJob {
 }
 
 impl StepFiles {
-    /// Makes the files of all tasks, below `dir`, empty unless `append`. Without `error` stderr goes where stdout goes.
+    /// Makes the files of all tasks in one job, below `dir`, empty unless `append`. Without `error` stderr goes where stdout goes.
     /// `none` is /dev/null, `all` grun's own, and a number is grun's own for the task of that rank, /dev/null for the others.
     ///
     /// # Errors
     /// A pattern or a file that cannot be.
-    pub fn open(
+    pub fn add(
+        &mut self,
         output: Option<&str>,
         error: Option<&str>,
         append: bool,
         dir: &Path,
         job: &StepJob,
-        step: &StepReply,
-    ) -> Result<Self, Failure> {
-        let mut opening = Opening::new(append);
-        let mut places = BTreeMap::new();
+        step: &StepOfJob,
+    ) -> Result<(), Failure> {
         for (flag, pattern, stderr) in [
             ("--output", output, false),
             ("--error", error.or(output), true),
@@ -69,7 +68,7 @@ impl StepFiles {
                 continue;
             };
             let only: Option<u32> = pattern.parse().ok();
-            let last = last_rank(step);
+            let last = last_rank(step.rows);
             if let Some(rank) = only.filter(|rank| *rank > last) {
                 return Err(Failure::usage(format_args!(
                     "{flag} {rank}: the last task of the step is {last}; for a file of that name give ./{rank}"
@@ -80,7 +79,7 @@ impl StepFiles {
             } else {
                 pattern
             };
-            for (at, node) in step.nodes.iter().enumerate() {
+            for (at, node) in step.nodes.clone().zip(step.rows) {
                 for rank in node.ranks.iter().filter(|rank| only != Some(**rank)) {
                     let context = PatternContext {
                         job_id: job.id,
@@ -88,24 +87,21 @@ impl StepFiles {
                         job_name: &job.name,
                         user_name: &job.user,
                         node_name: &node.name,
-                        node_index: at as u32,
+                        node_index: at,
                         step: Some(step.step),
                         task: *rank,
                     };
                     let name = pattern::expand(pattern, &context)
                         .map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?;
                     let path = dir.join(os_string(&name));
-                    let place = opening.place(&path).map_err(|error| {
+                    let place = self.opened.place(&path, append).map_err(|error| {
                         Failure::new(format_args!("{flag} {}: {error}", path.display()))
                     })?;
-                    places.insert((*rank, stderr), place);
+                    self.places.insert((*rank, stderr), place);
                 }
             }
         }
-        Ok(Self {
-            files: opening.files,
-            places,
-        })
+        Ok(())
     }
 
     /// Writes to the task's file, or to grun's own stdout or stderr.
@@ -114,7 +110,7 @@ impl StepFiles {
     /// A full disk, a reader that went away.
     pub fn write(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> io::Result<()> {
         if let Some(place) = self.places.get(&(rank, stderr)) {
-            return self.files[*place].write_all(bytes);
+            return self.opened.files[*place].write_all(bytes);
         }
         if stderr {
             return io::stderr().write_all(bytes);
@@ -125,35 +121,26 @@ impl StepFiles {
     }
 }
 
-/// Files as they are opened, each once.
-struct Opening {
-    append: bool,
+/// Files, each opened once.
+#[derive(Debug, Default)]
+struct OpenFiles {
     files: Vec<File>,
     by_path: BTreeMap<PathBuf, usize>,
     by_inode: BTreeMap<(u64, u64), usize>,
 }
 
-impl Opening {
-    fn new(append: bool) -> Self {
-        Self {
-            append,
-            files: Vec::new(),
-            by_path: BTreeMap::new(),
-            by_inode: BTreeMap::new(),
-        }
-    }
-
+impl OpenFiles {
     /// The place of a path's file in `files`. By another name the same file, as with -o out -e ./out, is written through one
     /// place, or each would overwrite the other.
-    fn place(&mut self, path: &Path) -> io::Result<usize> {
+    fn place(&mut self, path: &Path, append: bool) -> io::Result<usize> {
         if let Some(place) = self.by_path.get(path) {
             return Ok(*place);
         }
         let file = File::options()
             .write(true)
             .create(true)
-            .append(self.append)
-            .truncate(!self.append)
+            .append(append)
+            .truncate(!append)
             .open(path)?;
         let data = file.metadata()?;
         let inode = (data.dev(), data.ino());
@@ -166,9 +153,9 @@ impl Opening {
     }
 }
 
-/// The highest rank of a step.
-pub(crate) fn last_rank(step: &StepReply) -> u32 {
-    let ranks = step.nodes.iter().flat_map(|node| &node.ranks);
+/// The highest rank on these nodes of a step.
+pub(crate) fn last_rank(nodes: &[StepNodeRow]) -> u32 {
+    let ranks = nodes.iter().flat_map(|node| &node.ranks);
     ranks.max().copied().unwrap_or(0)
 }
 
@@ -178,9 +165,24 @@ pub(crate) fn os_string(text: &str) -> OsString {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use gwire::api::StepNodeRow;
+    use gwire::api::StepReply;
+
+    /// The files of a step in one job.
+    pub(crate) fn open(
+        output: Option<&str>,
+        error: Option<&str>,
+        append: bool,
+        dir: &Path,
+        job: &StepJob,
+        step: &StepReply,
+    ) -> Result<StepFiles, Failure> {
+        let mut files = StepFiles::default();
+        let part = step.parts("17").next().unwrap();
+        files.add(output, error, append, dir, job, &part)?;
+        Ok(files)
+    }
 
     fn step() -> StepReply {
         let node = |name: &str, ranks: &[u32]| StepNodeRow {
@@ -191,7 +193,7 @@ mod tests {
             schema: 1,
             step: 4,
             nodes: vec![node("n1", &[0, 1]), node("n2", &[2])],
-            waits: None,
+            ..StepReply::default()
         }
     }
 
@@ -219,8 +221,7 @@ mod tests {
             name: "train".into(),
             user: "ada".into(),
         };
-        let mut files_of_step =
-            StepFiles::open(output, error, false, dir.path(), &job, &step()).unwrap();
+        let mut files_of_step = open(output, error, false, dir.path(), &job, &step()).unwrap();
         for (rank, text) in [(0, "a"), (1, "b"), (2, "c")] {
             files_of_step.write(rank, false, text.as_bytes()).unwrap();
         }
@@ -247,7 +248,7 @@ mod tests {
             "that task's stdout is grun's, no file is named 1"
         );
         assert_eq!(written(Some("./1"), None), ["1=abce"]);
-        let failure = StepFiles::open(
+        let failure = open(
             Some("3"),
             None,
             false,
@@ -266,7 +267,7 @@ mod tests {
     fn what_is_there_is_replaced_or_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         for (append, want) in [(false, "log=a"), (true, "log=aa"), (false, "log=a")] {
-            let mut to = StepFiles::open(
+            let mut to = open(
                 Some("log"),
                 None,
                 append,
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_made_is_named() {
-        let failure = StepFiles::open(
+        let failure = open(
             Some("missing/x"),
             None,
             false,

@@ -25,14 +25,6 @@ struct ProgramArgs {
 /// Of `:` behind the program of a job.
 pub(crate) const LATE_SEPARATOR: &str = "\":\" stands between the options of a job's parts, before the script or command, as in: gsub --gpus 8 : --cpus-per-task 16 train.sh";
 
-/// Of `:` where grun asks for nodes.
-pub(crate) const UNLIKE_PARTS: &str = "outside of a job \":\" asks for a job of unlike parts, and grun starts no step over several parts. Ask for them by salloc A : B, and start a step in each by grun --het-group 0 and grun --het-group 1";
-
-/// Whether a command goes on with another program.
-pub(crate) fn are_several(command: &[String]) -> bool {
-    command.iter().any(|word| word == SEPARATOR)
-}
-
 /// Takes the programs behind the first out of a command.
 ///
 /// # Errors
@@ -68,7 +60,7 @@ fn program(words: &[String]) -> Result<StepProgram, Failure> {
     })
 }
 
-fn no_command() -> Failure {
+pub(crate) fn no_command() -> Failure {
     Failure::usage(
         "on each side of \":\" a command is needed, as in: grun -n1 ./master : -n4 ./worker",
     )

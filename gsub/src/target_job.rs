@@ -2,6 +2,7 @@
 
 use crate::environment::{self, describes_job};
 use crate::step::{gpus_per_task_of_job, own_job};
+use crate::step_args::StepArgs;
 use crate::step_turn::TasksOfJob;
 use gcli::Failure;
 use gmodel::JobId;
@@ -36,9 +37,10 @@ pub(crate) struct TargetJob {
 
 impl TargetJob {
     /// The component of the job around with this number, or the job that is given, or the one around.
-    pub fn of(number: Option<u32>, given: Option<JobId>) -> Result<Self, Failure> {
-        let component = number.map(component).transpose()?;
-        let id = component.or(given);
+    pub fn of(args: &StepArgs) -> Result<Self, Failure> {
+        let number = args.het_group.as_ref().and_then(|named| named.0.first());
+        let component = number.map(|number| component(*number)).transpose()?;
+        let id = component.or(args.jobid);
         let id = id.map_or_else(own_job, |job| Ok(job.to_string()))?;
         let is_around = own_job().is_ok_and(|around| around == id);
         Ok(Self {
@@ -47,6 +49,16 @@ impl TargetJob {
             variables: BTreeMap::new(),
             id,
         })
+    }
+
+    /// One that the environment says nothing of.
+    pub fn elsewhere(id: String) -> Self {
+        Self {
+            id,
+            is_around: false,
+            is_beside: false,
+            variables: BTreeMap::new(),
+        }
     }
 
     /// Whether grun runs on a node of it, or of another of its components: the shell of salloc describes its job, and may stand anywhere.

@@ -31,6 +31,8 @@ mkdir -m 777 "$work/shm/user/" "$work/shm/user/node1" "$work/shm/user/node2"
 sed "s#$work/shm/#&user/#" rank.sh >user.sh
 chmod 755 user.sh ring
 same 'for an ordinary user' "$wanted" "$(ranks runuser -u "$reader" -- env "PATH=$work/bin:/usr/bin:/bin" grun --mpi=pmix -N2 -n4 ./user.sh)"
+same 'over components of a job of unlike parts' "$(printf 'rank %s of 4 heard %s sum 10 with %s here\n' 0 3 1 1 0 3 2 1 3 3 2 3)" \
+    "$(ranks grun --mpi=pmix -w node1 -n1 ./rank.sh : -w node2 -n3 ./rank.sh)"
 cat >batch.sh <<SH2
 #!/bin/bash
 #SBATCH -N2 --ntasks-per-node=2

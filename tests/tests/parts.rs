@@ -134,7 +134,7 @@ fn a_shell_beside_an_allocation_of_unlike_parts_starts_steps_in_each() {
     let programs = programs();
     let grun = programs.join("grun");
     let script = format!(
-        "echo $SLURM_HET_SIZE; for n in 0 1; do {grun} --het-group $n sh -c 'echo $SLURM_JOB_ID on $SLURMD_NODENAME'; done; {grun} --het-group 0,1 true; exit 3",
+        "echo $SLURM_HET_SIZE; for n in 0 1; do {grun} --het-group $n sh -c 'echo $SLURM_JOB_ID on $SLURMD_NODENAME'; done; {grun} --het-group 1,1 true; exit 3",
         grun = grun.display()
     );
     let mut salloc = pool.command("gslurm");
@@ -148,7 +148,7 @@ fn a_shell_beside_an_allocation_of_unlike_parts_starts_steps_in_each() {
         format!("2\n{id} on node1\n{} on node2\n", id + 1),
         "{said:?}"
     );
-    said.fails_with(3, "a step is of one component");
+    said.fails_with(3, "a step is once in each component");
     assert_eq!(pool.wait_state(id, Failed).exit_code.code, 3);
     pool.wait_state(id + 1, Failed);
 
@@ -325,5 +325,85 @@ fn a_supervisor_that_is_killed_in_one_component_ends_all_and_all_start_again() {
     }
     pool.wait_idle("node1");
     pool.wait_idle("node2");
+    pool.check();
+}
+
+const RANK: &str = "echo $SLURM_PROCID of $SLURM_NTASKS, node $SLURM_NODEID, $RANK of $WORLD_SIZE: $0 in $SLURM_JOB_ID on $SLURMD_NODENAME";
+
+#[test]
+fn a_step_over_components_has_ranks_in_a_row_and_a_record_in_each() {
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
+    // Outside of a job the components are asked for with it.
+    let a = ["-n2", "-w", "node1", "sh", "-c", RANK, "a"];
+    let b = ["--gpus", "2", "-w", "node2", "sh", "-c", RANK, "b"];
+    let said = slurm(&pool, "srun", &[&a[..], &[":"], &b].concat());
+    let mut lines: Vec<&str> = said.out.lines().collect();
+    lines.sort_unstable();
+    let id = *pool.ids().first().expect("a job");
+    let wanted = [
+        format!("0 of 3, node 0, 0 of 3: a in {id} on node1"),
+        format!("1 of 3, node 0, 1 of 3: a in {id} on node1"),
+        format!("2 of 3, node 1, 2 of 3: b in {} on node2", id + 1),
+    ];
+    assert_eq!(lines, wanted, "{said:?}");
+    for component in [id, id + 1] {
+        pool.wait_state(component, Completed);
+    }
+    slurm(&pool, "srun", &["-n1", "false", ":", "-n1", "true"]).fails_with(1, "task 0: Exited");
+    slurm(&pool, "srun", &["-n1", "true", ":", "-n1"]).fails_with(255, "on each side of");
+    let late = ["true", ":", "--mpi=pmi2", "true"];
+    slurm(&pool, "srun", &late).fails_with(255, "--mpi is the whole step's");
+    slurm(&pool, "srun", &["--het-group", "0,1", "true"])
+        .fails_with(255, "names components of a job");
+
+    // Inside of one each part goes to the next component, with files of its own.
+    let id = on_both(
+        &pool,
+        "grun -o a-%t sh -c 'echo $SLURM_JOB_ID' : -o b-%t sh -c 'echo $SLURM_JOB_ID; cat' < /dev/null
+         grun --het-group 1,0 -l sh -c 'echo $SLURM_JOB_ID' | sort > both
+         grun --exact -n1 sh -c 'touch held; while [ ! -e free ]; do sleep 0.05; done' &
+         while [ ! -e held ]; do sleep 0.05; done
+         grun --immediate --exact true : --exact touch none 2> waits
+         touch free; wait
+         grun --exact true : --exact true; echo $? > after
+         grun sh -c 'echo $$ > first; sleep 1000' : sh -c 'echo $$ > second; sleep 1000' & echo $! > client",
+    );
+    let tasks = ["client", "first", "second"].map(|name| pool.wait_file(name));
+    let (first, second) = (format!("{id}\n"), format!("{}\n", id + 1));
+    assert_eq!([pool.file("a-0"), pool.file("b-1")], [first, second]);
+    assert_eq!(pool.file("both"), format!("0: {}\n1: {id}\n", id + 1));
+    assert!(pool.file("waits").contains("the step would wait"));
+    assert!(
+        !pool.work.join("none").exists(),
+        "no part of it was started"
+    );
+    assert_eq!(pool.file("after"), "0\n");
+    let [client, tasks @ ..] = tasks.map(|pid| pid.trim().parse::<i32>().unwrap());
+    kill_process(client);
+    pool.wait_until("both tasks ended with their client", || {
+        !tasks.iter().any(|pid| is_alive(*pid))
+    });
+    pool.write("end", "");
+    let shown = |offset: u64| {
+        pool.wait_state(id + offset, Completed);
+        let component = format!("{id}+{offset}");
+        let words = ["-j", &component, "-n", "-P", "-o", "JobID,NTasks,State"];
+        slurm(&pool, "sacct", &words).out
+    };
+    let (here, there) = (shown(0), shown(1));
+    for line in [
+        format!("{id}+0.0|1|COMPLETED"),
+        format!("{id}+0.3|1|COMPLETED"),
+    ] {
+        assert!(here.contains(&line), "{line}: {here}");
+    }
+    for line in [
+        format!("{id}+1.0|1|COMPLETED"),
+        format!("{id}+1.2|1|COMPLETED"),
+    ] {
+        assert!(there.contains(&line), "{line}: {there}");
+    }
     pool.check();
 }

@@ -102,6 +102,13 @@ pub struct StepAsk {
     pub connect: String,
 }
 
+/// What a step asks for in one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepPart {
+    pub target: Target,
+    pub ask: StepAsk,
+}
+
 /// How many tasks a program of a step has, and on how many nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -159,10 +166,9 @@ pub enum Command {
         target: Target,
         change: JobChange,
     },
-    /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
+    /// Count a step of a running job, or one step over components of a job of unlike parts, and lay out its tasks. -> `Reply::Step`
     StartStep {
-        target: Target,
-        ask: StepAsk,
+        parts: Vec<StepPart>,
     },
     /// A step is over, as its grun says.
     EndStep {
@@ -361,12 +367,9 @@ pub enum Reply {
         #[serde(default)]
         epoch: u32,
     },
+    /// The part in each job, in the order of ranks.
     Step {
-        run: RunId,
-        step: u32,
-        layout: Vec<StepNode>,
-        /// Of the programs behind the first.
-        first_ranks: Vec<u32>,
+        parts: Vec<StartedStep>,
     },
     /// No step was started: these steps hold what it asked for exclusively.
     StepWaits {
@@ -375,6 +378,16 @@ pub enum Reply {
         pull: Option<PullProgress>,
         holders: Vec<StepHold>,
     },
+}
+
+/// A step that was counted in a job, with ranks of all of the step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedStep {
+    pub run: RunId,
+    pub step: u32,
+    pub layout: Vec<StepNode>,
+    /// Of the programs behind the first.
+    pub first_ranks: Vec<u32>,
 }
 
 /// One node of a step and the global ranks that run on it.

@@ -103,7 +103,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::Suspend { targets } => suspend::suspend(tx, actor, &targets),
         Command::Resume { targets } => suspend::resume(tx, actor, &targets),
         Command::Update { target, change } => update::handle(tx, actor, target, change),
-        Command::StartStep { target, ask } => run::step::start(tx, actor, target, ask),
+        Command::StartStep { parts } => run::step::start(tx, actor, parts),
         Command::EndStep {
             target,
             step,

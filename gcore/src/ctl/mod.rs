@@ -29,7 +29,7 @@ pub use apply::apply;
 pub use check::check;
 pub use command::{
     Actor, AllocationEnd, CancelSignal, Command, Input, NodeReport, ProgramAsk, Refusal,
-    RefusalCode, Reply, StepAsk, StepNode, Target, TargetResult,
+    RefusalCode, Reply, StartedStep, StepAsk, StepNode, StepPart, Target, TargetResult,
 };
 pub use desired::desired;
 pub use event::{Event, GpuHistoryLine, JobChange, PolicyChange, TouchedRows};

@@ -13,6 +13,7 @@ mod words;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use gmodel::launch_order::LaunchOrder;
 use gmodel::parallel::MpiType;
 use gmodel::supervise::StepOrder;
 use nix::poll::PollFlags;
@@ -117,4 +118,10 @@ impl RankServer {
             Self::Pmix(ranks) => ranks.tell(link),
         }
     }
+}
+
+/// Job and number that MPI knows the step by on all its nodes.
+fn known_as(order: &StepOrder, job: &LaunchOrder) -> (u64, u32) {
+    let own = (job.run.map_or(0, |run| run.job.0), order.step);
+    order.parallel.known_as.unwrap_or(own)
 }

@@ -9,10 +9,10 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::StepOrder;
 use nix::poll::PollFlags;
 
-use super::RankEnd;
 use super::server::{PmiEffect, PmiServer, PmiStep};
 use super::wire::PmiRequest;
 use super::words::RankWords;
+use super::{RankEnd, known_as};
 
 use crate::step_link::StepLink;
 
@@ -40,8 +40,8 @@ struct RankSocket {
 
 impl PmiRanks {
     pub fn open(order: &StepOrder, job: &LaunchOrder) -> PmiRanks {
-        let job = job.run.map_or(0, |run| run.job.0);
-        let name = format!("gpupool_{job}_{}", order.step);
+        let (job, step) = known_as(order, job);
+        let name = format!("gpupool_{job}_{step}");
         let server = PmiServer::new(PmiStep {
             name: name.clone(),
             size: order.ntasks,

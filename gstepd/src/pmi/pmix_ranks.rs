@@ -14,9 +14,9 @@ use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
 use nix::unistd::{fchown, pipe2};
 
-use super::RankEnd;
 use super::pmix_message::{PmixMessage, PmixOrder};
 use super::words::RankWords;
+use super::{RankEnd, known_as};
 use crate::batch::{binds, identity, set_limits};
 use crate::container::user_dir;
 use crate::environment::PMIX_SPACE;
@@ -208,10 +208,10 @@ fn server_dir(order: &StepOrder, job: &Job<'_>) -> PathBuf {
 }
 
 fn order_of(order: &StepOrder, job: &Job<'_>) -> PmixOrder {
-    let id = job.order.run.map_or(0, |run| run.job.0);
+    let (id, step) = known_as(order, job.order);
     let has_container = order.container.is_some() || job.order.container.is_some();
     PmixOrder {
-        name: format!("{PMIX_SPACE}{id}.{}", order.step),
+        name: format!("{PMIX_SPACE}{id}.{step}"),
         dir: server_dir(order, job).display().to_string(),
         // A container has a /tmp of its own for them.
         has_rank_dir: !has_container,

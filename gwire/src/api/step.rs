@@ -8,6 +8,7 @@ use gmodel::step_share::StepShareRequest;
 use gmodel::supervise::{StepHelper, TerminalSize};
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Tasks to start in a running job. The nodes connect to `connect` with `key` and stream what the
 /// tasks write (`gmodel::supervise::StepOutput`).
@@ -60,10 +61,23 @@ pub struct StepRequest {
     /// How its ranks find each other.
     #[serde(skip_serializing_if = "ParallelSpec::is_default")]
     pub parallel: ParallelSpec,
+    /// The step's part in other components of the job, each with the ranks behind the one before. Callback, terminal, `parallel` and
+    /// helper are those of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<ComponentStep>,
+}
+
+/// The part of a step in another component of its job of unlike parts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ComponentStep {
+    /// The component's own id.
+    pub job: String,
+    pub request: StepRequest,
 }
 
 /// Where a grun inside the job waits for the nodes of its step.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepCallback {
     /// `ADDRESS:PORT`, numeric. Empty: grun opens a stream to each node of the step.
@@ -139,11 +153,60 @@ pub struct StreamAnswer {
 pub struct StepReply {
     pub schema: u32,
     pub step: u32,
-    /// Nodes of the step in order, with the global ranks on each.
+    /// Nodes of the step in order, with the global ranks on each; behind the first component's are those of the next.
     pub nodes: Vec<StepNodeRow>,
+    /// The step in other components of the job.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<ComponentStepRow>,
     /// No step was started: what it asked for itself, others have. To be asked again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<StepWaits>,
+}
+
+/// A step in one of its jobs: a component, or the only one.
+#[derive(Clone, Debug)]
+pub struct StepOfJob<'a> {
+    pub job: &'a str,
+    pub step: u32,
+    /// Places of its nodes among the whole step's.
+    pub nodes: Range<u32>,
+    pub rows: &'a [StepNodeRow],
+}
+
+impl StepReply {
+    /// The step in each of its jobs, the first of which is `job`.
+    pub fn parts<'a>(&'a self, job: &'a str) -> impl Iterator<Item = StepOfJob<'a>> {
+        let first = (job, self.step, 0);
+        let others = self.components.iter();
+        let others = others.map(|other| (other.job.as_str(), other.step, other.first_node));
+        let all = self.nodes.len() as u32;
+        let ends = self.components.iter().map(|other| other.first_node);
+        let ends = ends.chain(std::iter::once(all));
+        std::iter::once(first)
+            .chain(others)
+            .zip(ends)
+            .map(move |((job, step, begin), end)| {
+                let end = end.min(all);
+                let nodes = begin.min(end)..end;
+                let rows = &self.nodes[nodes.start as usize..nodes.end as usize];
+                StepOfJob {
+                    job,
+                    step,
+                    nodes,
+                    rows,
+                }
+            })
+    }
+}
+
+/// A step's number in another component of its job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ComponentStepRow {
+    pub job: String,
+    pub step: u32,
+    /// Place of its first node among the step's.
+    pub first_node: u32,
 }
 
 /// Why a step has to wait.

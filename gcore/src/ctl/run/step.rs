@@ -1,7 +1,9 @@
 //! Steps: tasks started inside an allocation by `grun`. The controller counts them and lays out their ranks;
 //! the order itself travels outside the desired state, for a step belongs to its grun.
 
-use crate::ctl::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
+use crate::ctl::command::{
+    Actor, Refusal, Reply, StartedStep, StepAsk, StepNode, StepPart, Target,
+};
 use crate::ctl::event::Event;
 use crate::ctl::job::targets::{TargetRecord, find, shown};
 use crate::ctl::node::bounds::bounded_usage;
@@ -12,7 +14,8 @@ use crate::ctl::state::{Member, Run, State};
 use crate::ctl::tx::Tx;
 use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::{StepHold, StepHoldOnNode};
-use gmodel::{ExitCode, JobId};
+use gmodel::{ExitCode, JobId, RunId};
+use std::collections::BTreeSet;
 
 /// The run whose allocation a step may start in.
 fn startable_run<'a>(state: &'a State, actor: &Actor, target: &Target) -> Result<&'a Run, Refusal> {
@@ -29,37 +32,94 @@ fn startable_run<'a>(state: &'a State, actor: &Actor, target: &Target) -> Result
         .ok_or_else(not_running)
 }
 
-pub(crate) fn start(
-    tx: &mut Tx,
+/// What a part of a step gets, before it is recorded.
+struct PlannedPart {
+    run: RunId,
+    /// Places in the run with the tasks there.
+    tasks: Vec<(usize, u32)>,
+    /// Nodes with the part's own ranks, from 0.
+    layout: Vec<StepNode>,
+    first_ranks: Vec<u32>,
+    hold: Option<StepHold>,
+}
+
+/// Starts all parts of a step or none.
+pub(crate) fn start(tx: &mut Tx, actor: &Actor, parts: Vec<StepPart>) -> Result<Reply, Refusal> {
+    one_job(tx.state, actor, &parts)?;
+    let mut planned = Vec::with_capacity(parts.len());
+    for StepPart { target, ask } in &parts {
+        match plan(tx.state, actor, target, ask)? {
+            Ok(part) => planned.push(part),
+            Err(waits) => return Ok(waits),
+        }
+    }
+    let mut first_rank = 0;
+    let mut started = Vec::with_capacity(parts.len());
+    for (part, StepPart { ask, .. }) in planned.into_iter().zip(parts) {
+        let tasks: u32 = part.tasks.iter().map(|(_, count)| count).sum();
+        started.push(record(tx, part, ask.name, first_rank));
+        first_rank += tasks;
+    }
+    Ok(Reply::Step { parts: started })
+}
+
+/// Several parts are in different components of one job.
+fn one_job(state: &State, actor: &Actor, parts: &[StepPart]) -> Result<(), Refusal> {
+    if parts.len() < 2 {
+        return Ok(());
+    }
+    let mut seen = BTreeSet::new();
+    let mut leaders = BTreeSet::new();
+    for part in parts {
+        let job = job_of(state, actor, &part.target)?.and_then(|id| state.job(id));
+        leaders.insert(job.and_then(|job| job.spec.part).map(|part| part.leader));
+        if !seen.insert(job.map(|job| job.id)) {
+            return Err(Refusal::invalid(format!(
+                "a step is once in each component, and {} is named twice.",
+                shown(&part.target)
+            )));
+        }
+    }
+    match leaders.len() == 1 && !leaders.contains(&None) {
+        true => Ok(()),
+        false => Err(Refusal::invalid(
+            "a step over several jobs needs components of one job of unlike parts.",
+        )),
+    }
+}
+
+/// The part of a step in one job; or why it waits.
+fn plan(
+    state: &State,
     actor: &Actor,
-    target: Target,
-    ask: StepAsk,
-) -> Result<Reply, Refusal> {
-    let run = startable_run(tx.state, actor, &target)?;
+    target: &Target,
+    ask: &StepAsk,
+) -> Result<Result<PlannedPart, Reply>, Refusal> {
+    let run = startable_run(state, actor, target)?;
     // A script may start a step before its nodes have reported: they hold the step until they have started.
     if run.go.is_none() {
-        return Ok(nodes_prepare(tx.state, run));
+        return Ok(Err(nodes_prepare(state, run)));
     }
-    let held = held_tasks(tx.state, run);
-    let programs = step_programs::of(&held, &ask)?;
+    let held = held_tasks(state, run);
+    let programs = step_programs::of(&held, ask)?;
     let shared = match &programs {
-        None => layout(&held, &ask)?,
+        None => layout(&held, ask)?,
         Some(laid) => laid.tasks(),
     };
-    enough_cpus(&run.allocation, &shared, &ask)?;
+    enough_cpus(&run.allocation, &shared, ask)?;
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
-        Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
+        Some(share) => match step_share::find(state, run, &held, ask, share, &shared)? {
             step_share::SharePlacement::Room { tasks, parts } => (tasks, parts),
             step_share::SharePlacement::Waits(text) => {
-                return Ok(waits_for_steps(run, text));
+                return Ok(Err(waits_for_steps(run, text)));
             }
         },
     };
     // A grun outside of the job may be quicker than the nodes, and its stream needs their supervisors.
     let mut members = tasks.iter().map(|(place, _)| &run.members[*place]);
     if ask.connect.is_empty() && !members.all(Member::is_ready) {
-        return Ok(nodes_prepare(tx.state, run));
+        return Ok(Err(nodes_prepare(state, run)));
     }
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let (ranks, first_ranks) = match programs {
@@ -67,26 +127,39 @@ pub(crate) fn start(
         Some(laid) => (laid.places.into_values().collect(), laid.first_ranks),
     };
     let places = tasks.iter().map(|(place, _)| *place).zip(ranks);
-    let layout = step_nodes(run, &held, places.collect(), &parts);
-    let (run, step, nodes) = (run.id, run.steps, tasks.len() as u32);
-    let name = ask.name.chars().take(255).collect();
-    let hold = hold_of(step, ask, parts);
+    Ok(Ok(PlannedPart {
+        run: run.id,
+        layout: step_nodes(run, &held, places.collect(), &parts),
+        first_ranks,
+        hold: hold_of(run.steps, ask, parts),
+        tasks,
+    }))
+}
+
+/// Counts the part in its run; its ranks begin with `first_rank`.
+fn record(tx: &mut Tx, part: PlannedPart, name: String, first_rank: u32) -> StartedStep {
+    let step = tx.run(part.run).map_or(0, |run| run.steps);
     tx.emit(Event::StepStarted {
-        run,
+        run: part.run,
         step,
-        name,
-        tasks: counts.iter().sum(),
-        nodes,
-        places: places_unless_first(&tasks),
-        hold,
+        name: name.chars().take(255).collect(),
+        tasks: part.tasks.iter().map(|(_, count)| count).sum(),
+        nodes: part.tasks.len() as u32,
+        places: places_unless_first(&part.tasks),
+        hold: part.hold,
         at: tx.now,
     });
-    Ok(Reply::Step {
-        run,
+    let mut started = StartedStep {
+        run: part.run,
         step,
-        layout,
-        first_ranks,
-    })
+        layout: part.layout,
+        first_ranks: part.first_ranks,
+    };
+    let ranks = started.layout.iter_mut().flat_map(|node| &mut node.ranks);
+    for rank in ranks.chain(&mut started.first_ranks) {
+        *rank += first_rank;
+    }
+    started
 }
 
 /// Places in the run with their ranks, and what the step has for itself there, if anything.
@@ -106,12 +179,12 @@ fn step_nodes(
 }
 
 /// What the step keeps others from.
-fn hold_of(step: u32, ask: StepAsk, parts: Vec<StepHoldOnNode>) -> Option<StepHold> {
-    let is_alone = ask.share.is_some_and(|share| !share.overlap);
+fn hold_of(step: u32, ask: &StepAsk, parts: Vec<StepHoldOnNode>) -> Option<StepHold> {
+    let is_alone = ask.share.as_ref().is_some_and(|share| !share.overlap);
     let holds = is_alone && parts.iter().any(step_share::holds);
     holds.then_some(StepHold {
         step,
-        connect: ask.connect,
+        connect: ask.connect.clone(),
         nodes: parts,
     })
 }

@@ -317,3 +317,38 @@ fn a_component_that_may_run_on_few_nodes_is_placed_first() {
         "#]],
     );
 }
+
+#[test]
+fn a_step_may_be_of_several_components_with_ranks_in_a_row() {
+    gang(
+        "n1 running 1-1
+         n2 running 2-1
+         step 1 2 user=alice n=2
+         step 2 1 user=alice n=1
+         step 1 1 user=alice n=1
+         submit user=alice
+         plan
+         n1 running 3-1
+         step 1 3 user=alice n=1
+         step 1 9 user=alice n=1
+         step 1 2 user=bob n=1
+         step 1 user=alice n=1
+         n2 clean 2-1 0
+         step 1 2 user=alice n=1",
+        expect![[r#"
+            job 1
+            refused: More processors requested than permitted: 2 tasks, and the job has 1 CPUs on the 1 node(s) of the step. Ask for 1 tasks or fewer, or say --overcommit.
+            step 2-1.0 on n2
+            step 1-1.0 on n1
+            ranks [[0], [1]]
+            refused: a step is once in each component, and 1 is named twice.
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: a step over several jobs needs components of one job of unlike parts.
+            refused: no job 9 in the queue. If it was there, it is over: see `gacct -j 9`.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            step 1-1.1 on n1
+            refused: job 1 is not running: steps need its allocation.
+        "#]],
+    );
+}

@@ -13,17 +13,18 @@ use crate::http::permission::Caller;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, State as Shared};
-use gcore::ctl::{Command, ProgramAsk, Reply, StepAsk, StepNode, Target};
+use gcore::ctl::{Command, ProgramAsk, Reply, StartedStep, StepAsk, StepNode, StepPart, Target};
+use gmodel::ExitCode;
 use gmodel::container::ContainerSpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::image_pull::PullProgress;
+use gmodel::job_part::MOST_PARTS;
 use gmodel::parallel::{MAX_MAPPING_BYTES, MpiType, ParallelSpec, process_mapping};
 use gmodel::step_share::StepHold;
 use gmodel::supervise::{ProgramOfRanks, StepHelper, StepOrder};
-use gmodel::{ExitCode, RunId};
 use gwire::api::{
-    ChangeReply, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
-    StepNodeRow, StepProgram, StepReply, StepRequest, StepWaits,
+    ChangeReply, ComponentStepRow, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepCallback,
+    StepEndRequest, StepHolder, StepNodeRow, StepProgram, StepReply, StepRequest, StepWaits,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -43,31 +44,15 @@ pub(crate) async fn start(
     body: Result<Json<StepRequest>, JsonRejection>,
 ) -> Result<Json<StepReply>, ApiError> {
     let Json(request) = body?;
-    check(&request)?;
+    check_components(&request)?;
     let from = from.map(|Extension(ForwarderAddress(address))| address);
     check_address(&site, &request.callback.connect, from)?;
-    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
-        return Err(ApiError::invalid(format!(
-            "{id} names several tasks; a step runs in one job"
-        )));
-    };
-    confine(&site, &caller, std::slice::from_ref(target)).await?;
-    let command = Command::StartStep {
-        target: target.clone(),
-        ask: step_ask(&request)?,
-    };
+    let parts = parts_of(&id, &request)?;
+    let targets: Vec<Target> = parts.iter().map(|part| part.target.clone()).collect();
+    confine(&site, &caller, &targets).await?;
+    let command = Command::StartStep { parts };
     let laid = match site.core.command(caller.actor.clone(), command).await? {
-        Reply::Step {
-            run,
-            step,
-            layout,
-            first_ranks,
-        } => LaidStep {
-            run,
-            step,
-            layout,
-            first_ranks,
-        },
+        Reply::Step { parts } => parts,
         Reply::StepWaits {
             text,
             pull,
@@ -75,42 +60,70 @@ pub(crate) async fn start(
         } => return Ok(Json(waits(text, pull, holders))),
         other => return Err(odd(&other)),
     };
-    let step = laid.step;
     if let Err(why) = send_orders(&site, &request, &laid).await {
         // What it was given is free again. Tasks that did start end with their grun.
-        let end = Command::EndStep {
-            target: target.clone(),
-            step,
-            exit: ExitCode::exited(1),
-            used: None,
-        };
-        let _ = site.core.command(caller.actor, end).await;
+        for (target, part) in targets.into_iter().zip(&laid) {
+            let end = Command::EndStep {
+                target,
+                step: part.step,
+                exit: ExitCode::exited(1),
+                used: None,
+            };
+            let _ = site.core.command(caller.actor.clone(), end).await;
+        }
+        let step = laid.first().map_or(0, |part| part.step);
         let text = format!("step {step} of job {id} was not started: {why}");
         return Err(ApiError::unavailable(text));
     }
-    Ok(Json(started(laid)))
+    Ok(Json(started(&request, laid)))
 }
 
-fn started(laid: LaidStep) -> StepReply {
-    let row = |node: StepNode| StepNodeRow {
-        name: node.name,
-        ranks: node.ranks,
+/// The part of the step in each job, the request's own first.
+fn parts_of(id: &str, request: &StepRequest) -> Result<Vec<StepPart>, ApiError> {
+    let others = request.components.iter();
+    let others = others.map(|other| (other.job.as_str(), &other.request));
+    let part = |(job, asked): (&str, &StepRequest)| {
+        let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(job)?])?[..]
+        else {
+            return Err(ApiError::invalid(format!(
+                "{job} names several tasks; a step runs in one job"
+            )));
+        };
+        Ok(StepPart {
+            target: target.clone(),
+            ask: StepAsk {
+                connect: request.callback.connect.clone(),
+                ..step_ask(asked)?
+            },
+        })
     };
-    StepReply {
-        schema: SCHEMA,
-        step: laid.step,
-        nodes: laid.layout.into_iter().map(row).collect(),
-        waits: None,
-    }
+    std::iter::once((id, request))
+        .chain(others)
+        .map(part)
+        .collect()
 }
 
-/// A step that the core has counted and laid out.
-struct LaidStep {
-    run: RunId,
-    step: u32,
-    layout: Vec<StepNode>,
-    /// Of the programs behind the first.
-    first_ranks: Vec<u32>,
+fn started(request: &StepRequest, laid: Vec<StartedStep>) -> StepReply {
+    let mut reply = StepReply {
+        schema: SCHEMA,
+        ..StepReply::default()
+    };
+    for (at, part) in laid.into_iter().enumerate() {
+        match at.checked_sub(1) {
+            None => reply.step = part.step,
+            Some(other) => reply.components.push(ComponentStepRow {
+                job: request.components[other].job.clone(),
+                step: part.step,
+                first_node: reply.nodes.len() as u32,
+            }),
+        }
+        let rows = part.layout.into_iter().map(|node| StepNodeRow {
+            name: node.name,
+            ranks: node.ranks,
+        });
+        reply.nodes.extend(rows);
+    }
+    reply
 }
 
 /// Gives each node of the step its part.
@@ -120,28 +133,40 @@ struct LaidStep {
 async fn send_orders(
     site: &ApiContext,
     request: &StepRequest,
-    laid: &LaidStep,
+    laid: &[StartedStep],
 ) -> Result<(), String> {
-    let (run, layout) = (laid.run, &laid.layout);
     let state = site.core.view().await;
-    let job = state.jobs.get(run.job);
+    let job = laid.first().and_then(|part| state.jobs.get(part.run.job));
     let detached = job.map_or(Duration::ZERO, |job| detached_time(&state, job));
-    let parallel = parallel(request, state.config.mpi_default, layout);
+    let layout: Vec<&StepNode> = laid.iter().flat_map(|part| &part.layout).collect();
+    let mut parallel = parallel(request, state.config.mpi_default, &layout);
     drop(state);
-    for (position, node) in layout.iter().enumerate() {
-        let order = StepOrder {
-            detached_secs: detached.as_secs() as u32,
-            parallel: parallel.clone(),
-            ..order(request, laid, position)
-        };
-        let sent = site.app.links.start_step(node.node, run, order).await;
-        sent.map_err(|why| format!("{} did not take its part: {why}", node.name))?;
+    let first = laid.first().filter(|_| laid.len() > 1);
+    parallel.known_as = first.map(|part| (part.run.job.0, part.step));
+    let requests = request.components.iter().map(|other| &other.request);
+    let mut position = 0;
+    for (part, asked) in laid.iter().zip(std::iter::once(request).chain(requests)) {
+        for node in &part.layout {
+            let order = StepOrder {
+                detached_secs: detached.as_secs() as u32,
+                parallel: parallel.clone(),
+                connect: request.callback.connect.clone(),
+                key: request.callback.key.clone(),
+                certificate: request.callback.certificate.clone(),
+                terminal: request.terminal,
+                helper: request.helper,
+                ..order(asked, part, &layout, position)
+            };
+            position += 1;
+            let sent = site.app.links.start_step(node.node, part.run, order).await;
+            sent.map_err(|why| format!("{} did not take its part: {why}", node.name))?;
+        }
     }
     Ok(())
 }
 
 /// What the ranks of all nodes are told alike.
-fn parallel(request: &StepRequest, default: MpiType, layout: &[StepNode]) -> ParallelSpec {
+fn parallel(request: &StepRequest, default: MpiType, layout: &[&StepNode]) -> ParallelSpec {
     let mpi = request.parallel.mpi.unwrap_or(default);
     let ranks = || layout.iter().map(|node| node.ranks.as_slice());
     ParallelSpec {
@@ -153,6 +178,7 @@ fn parallel(request: &StepRequest, default: MpiType, layout: &[StepNode]) -> Par
             MpiType::Pmi2 => process_mapping(ranks(), MAX_MAPPING_BYTES),
             MpiType::Pmix => process_mapping(ranks(), usize::MAX),
         },
+        known_as: None,
     }
 }
 
@@ -248,6 +274,27 @@ fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
 fn check_container(spec: Option<&ContainerSpec>) -> Result<(), ApiError> {
     spec.map_or(Ok(()), ContainerSpec::check)
         .map_err(ApiError::invalid)
+}
+
+/// All parts of a step, whose bounds are those of one together.
+fn check_components(request: &StepRequest) -> Result<(), ApiError> {
+    check(request)?;
+    if request.components.len() >= MOST_PARTS {
+        return Err(ApiError::limit(format!(
+            "a step in {} components; {MOST_PARTS} are the most",
+            request.components.len() + 1
+        )));
+    }
+    for other in &request.components {
+        let asked = &other.request;
+        if !asked.components.is_empty() || asked.callback != StepCallback::default() {
+            return Err(ApiError::invalid(
+                "the part of a step in another component has no components and no callback of its own",
+            ));
+        }
+        check(asked)?;
+    }
+    Ok(())
 }
 
 fn check(request: &StepRequest) -> Result<(), ApiError> {
@@ -382,21 +429,26 @@ fn check_target(
     )))
 }
 
-fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
-    let layout = &laid.layout;
-    let programs = laid.first_ranks.iter().zip(&request.programs);
+/// What the node at this position among the step's does in one part of it.
+fn order(
+    request: &StepRequest,
+    part: &StartedStep,
+    layout: &[&StepNode],
+    position: usize,
+) -> StepOrder {
+    let programs = part.first_ranks.iter().zip(&request.programs);
     let programs = programs.map(|(first_rank, program)| ProgramOfRanks {
         first_rank: *first_rank,
         argv: program.argv.clone(),
     });
-    let tasks = |node: &StepNode| node.ranks.len() as u32;
+    let tasks = |node: &&StepNode| node.ranks.len() as u32;
     let own = layout[position].own.as_ref();
     let narrows_gpus = request
         .share
         .as_ref()
         .is_some_and(|share| share.gpus.is_some());
     StepOrder {
-        step: laid.step,
+        step: part.step,
         argv: request.argv.clone(),
         programs: programs.collect(),
         environment: request.environment.clone(),
@@ -407,12 +459,6 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         nodes: layout.iter().map(|node| node.name.clone()).collect(),
         node_index: position as u32,
         node_tasks: layout.iter().map(tasks).collect(),
-        connect: request.callback.connect.clone(),
-        key: request.callback.key.clone(),
-        certificate: request.callback.certificate.clone(),
-        terminal: request.terminal,
-        helper: request.helper,
-        detached_secs: 0,
         cpus_per_task: request
             .share
             .as_ref()
@@ -420,7 +466,7 @@ fn order(request: &StepRequest, laid: &LaidStep, position: usize) -> StepOrder {
         cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
         gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
         mem_bytes: own.map_or(0, |own| own.mem_bytes),
-        parallel: ParallelSpec::default(),
+        ..StepOrder::default()
     }
 }
 

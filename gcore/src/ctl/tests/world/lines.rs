@@ -288,8 +288,13 @@ impl World {
                 },
             },
             "step" => Command::StartStep {
-                target: targets[0].clone(),
-                ask: step_ask(words),
+                parts: targets
+                    .into_iter()
+                    .map(|target| StepPart {
+                        target,
+                        ask: step_ask(words),
+                    })
+                    .collect(),
             },
             "step-ends" => {
                 let step = words.get("n").map_or(0, |n| n.parse().unwrap());

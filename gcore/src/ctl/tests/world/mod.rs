@@ -423,9 +423,7 @@ impl World {
                 let admin = if admin { ", admin" } else { "" };
                 self.say(format_args!("joined as {name}, node {node}{admin}"));
             }
-            Ok(Reply::Step {
-                run, step, layout, ..
-            }) => {
+            Ok(Reply::Step { parts }) => {
                 let part = |node: &StepNode| match &node.own {
                     Some(own) => format!(
                         "{}:{} cpus={:?} gpus={:?}",
@@ -436,8 +434,18 @@ impl World {
                     ),
                     None => node.name.clone(),
                 };
-                let nodes: Vec<String> = layout.iter().map(part).collect();
-                self.say(format_args!("step {run}.{step} on {}", nodes.join(",")));
+                for StartedStep {
+                    run, step, layout, ..
+                } in &parts
+                {
+                    let nodes: Vec<String> = layout.iter().map(part).collect();
+                    self.say(format_args!("step {run}.{step} on {}", nodes.join(",")));
+                }
+                if parts.len() > 1 {
+                    let nodes = parts.iter().flat_map(|part| &part.layout);
+                    let ranks: Vec<_> = nodes.map(|node| &node.ranks).collect();
+                    self.say(format_args!("ranks {ranks:?}"));
+                }
             }
             Ok(Reply::StepWaits { text, holders, .. }) => {
                 let holders: Vec<String> = holders
