@@ -1,6 +1,6 @@
 //! The subcommands of `gadm` and where each is carried out.
 
-use crate::policy::{account, document, qos, quota, reservation, user};
+use crate::policy::{account, document, partition, qos, quota, reservation, user};
 use crate::{
     controller, export_trace, gpu, idle, job, node, pages, sandbox, share, slurm_names, ssh_config,
     token, topology,
@@ -72,6 +72,9 @@ enum AdminCommand {
     /// Qualities of service: add, set, del, list, show
     #[command(subcommand)]
     Qos(qos::QosAct),
+    /// Partitions beside those of the files: add, set, del, show
+    #[command(subcommand)]
+    Partition(partition::PartitionAct),
     /// Reservations and maintenance windows: add, set, del, list, show
     #[command(subcommand)]
     Reservation(reservation::ReservationAct),
@@ -143,6 +146,7 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Account(act) => account::run(&mut client()?, act),
         AdminCommand::User(act) => user::run(&mut client()?, act),
         AdminCommand::Quota(act) => quota::run(&mut client()?, act),
+        AdminCommand::Partition(act) => partition::run(&mut client()?, act),
         AdminCommand::Qos(act) => qos::run(&mut client()?, act),
         AdminCommand::Reservation(act) => reservation::run(&mut client()?, act),
         AdminCommand::Policy(act) => document::run(&mut client()?, act),

@@ -34,6 +34,7 @@ fn sentence(about: RefusalKind) -> Option<&'static str> {
         K::JobPending => "Job is pending execution",
         K::Partition => "Invalid partition name specified",
         K::NoPartition => "No partition specified or system default partition",
+        K::PartitionInUse => "Partition is in use",
         K::PartitionClosed => "Required partition not available (inactive or drain)",
         K::PartitionAccess => "User's group not permitted to use this partition",
         K::NodeConfiguration => "Requested node configuration is not available",
@@ -169,6 +170,8 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
         .unwrap_or_default();
     let entity = second.split('=').next().unwrap_or_default();
     let is = |known: &str| !entity.is_empty() && known.starts_with(entity);
+    let is_of_partition =
+        entity.starts_with("part") && !words.iter().any(|word| is_named(word, "res"));
     let what = match command.as_str() {
         "show" if entity.starts_with("job") || is("jobs") => "slurm_load_jobs error",
         "show" if is("nodes") => "slurm_load_node error",
@@ -178,6 +181,7 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
         "show" if is("config") => "slurm_load_ctl_conf error",
         "reconfigure" => "slurm_reconfigure error",
         "write" => "job script retrieval failed",
+        "create" if is_of_partition => "Error creating the partition",
         "create" => "Error creating the reservation",
         "update"
             if entity.starts_with("node")
@@ -186,7 +190,14 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
         {
             "slurm_update error"
         }
-        "delete" => return vec![format!("delete_reservation {second}: {sentence}")],
+        "delete" => {
+            let what = if entity.starts_with("part") {
+                "partition"
+            } else {
+                "reservation"
+            };
+            return vec![format!("delete_{what} {second}: {sentence}")];
+        }
         "hold" | "uhold" | "release" | "requeue" | "requeuehold" | "suspend" | "resume"
         | "update" => {
             let jobs = named_jobs(words, subject);
@@ -201,6 +212,11 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
         _ => return Vec::new(),
     };
     vec![format!("{what}: {sentence}")]
+}
+
+/// Whether a word's key begins so.
+fn is_named(word: &str, beginning: &str) -> bool {
+    word.to_ascii_lowercase().starts_with(beginning)
 }
 
 /// The job that is meant, else those that stand on the command line: `17`, `98_[1-3]`, `JobId=17`.

@@ -9,7 +9,7 @@ use crate::record::names;
 use crate::section::Section;
 use gmodel::config::{GpuSharing, NodeSelection, Partition};
 use gmodel::record::Record;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,6 +20,16 @@ pub struct Partitions {
     /// Where each name was first written: `path:line`.
     places: BTreeMap<String, String>,
     default: Option<String>,
+    /// The keys that each says.
+    keys: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Partitions as the files have them.
+pub struct ReadPartitions {
+    pub list: Vec<Partition>,
+    pub keys: BTreeMap<String, BTreeSet<String>>,
+    /// Where each is written: `path:line`.
+    pub places: BTreeMap<String, String>,
 }
 
 impl Partitions {
@@ -84,6 +94,9 @@ impl Partitions {
         };
         let keys = names(&Partition::keys());
         let section = Section::open(source, table, &keys, &format!("[partition.{name}]"), errors);
+        let said = keys.iter().filter(|key| section.has(key));
+        let said = said.map(|key| (*key).to_owned()).collect();
+        self.keys.insert(name.to_owned(), said);
         records.current = None;
         let mut partition: Partition = records.read_record(&section, source, errors);
         name.clone_into(&mut partition.name);
@@ -108,15 +121,20 @@ impl Partitions {
     }
 
     /// Without any partition there is one, `main`, of all nodes.
-    pub fn finish(self) -> Vec<Partition> {
-        if self.list.is_empty() {
-            return vec![Partition {
-                name: "main".into(),
-                is_default: true,
-                ..Partition::default()
-            }];
+    pub fn finish(self) -> ReadPartitions {
+        let only = || Partition {
+            name: "main".into(),
+            is_default: true,
+            ..Partition::default()
+        };
+        ReadPartitions {
+            list: match self.list.is_empty() {
+                true => vec![only()],
+                false => self.list,
+            },
+            keys: self.keys,
+            places: self.places,
         }
-        self.list
     }
 }
 
@@ -140,24 +158,42 @@ pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mut Error
 
 /// Reports what does not go together in a partition's table.
 fn check(section: &Section, partition: &Partition, errors: &mut Errors) {
-    let mut wrong = |key: &str, message: &str, hint: &str| {
+    for (key, message, hint) in sense(partition) {
         errors.add(section.source, section.span(key), message, hint);
-    };
+    }
+    if section.has("features") && section.has("nodes") {
+        let message = "nodes and features are both there";
+        errors.add(
+            section.source,
+            section.span("features"),
+            message,
+            "keep one of them",
+        );
+    }
+    if let Some(policy) = &partition.idle {
+        crate::idle::check(section, policy, errors);
+    }
+}
+
+/// What of a partition does not go together: the key, what is wrong with it, and what would do.
+pub fn sense(partition: &Partition) -> Vec<(&'static str, String, &'static str)> {
+    let mut found = Vec::new();
+    let mut wrong = |key, message: String, hint| found.push((key, message, hint));
     if let (Some(max), Some(usual)) = (partition.max_time_secs, partition.default_time_secs)
         && usual > max
     {
         let message = format!("default_time is {usual} s, more than max_time with {max} s");
-        wrong("default_time", &message, "make it max_time or less");
+        wrong("default_time", message, "make it max_time or less");
     }
     if partition.gpu_sharing == GpuSharing::Mps && partition.private_tmp {
         let message = "gpu_sharing = \"mps\" does not go with private_tmp: a job and its MPS server meet in the node's /dev/shm";
         let hint = "share in a partition without private_tmp";
-        wrong("gpu_sharing", message, hint);
+        wrong("gpu_sharing", message.to_owned(), hint);
     }
     if partition.gpu_scrub && partition.gpu_sharing == GpuSharing::Uncapped {
         let message = "gpu_scrub does not go with gpu_sharing = \"uncapped\": others are on a GPU when a part of it ends";
         let hint = "scrub in a partition that shares by \"mps\" or not at all";
-        wrong("gpu_scrub", message, hint);
+        wrong("gpu_scrub", message.to_owned(), hint);
     }
     // What jobs get that ask for none: nothing would be enough for no job.
     for (key, bytes) in [
@@ -167,18 +203,12 @@ fn check(section: &Section, partition: &Partition, errors: &mut Errors) {
         if bytes == Some(0) {
             let message = format!("{key} is 0: jobs would get no memory");
             let hint = "leave it out: jobs get their part of the node's";
-            wrong(key, &message, hint);
+            wrong(key, message, hint);
         }
     }
-    if section.has("features") && section.has("nodes") {
-        let message = "nodes and features are both there";
-        wrong("features", message, "keep one of them");
-    }
     if partition.nodes == NodeSelection::Features(Vec::new()) {
-        let message = "features is empty: that is true of every node";
+        let message = "features is empty: that is true of every node".to_owned();
         wrong("features", message, "name some, or write nodes = \"ALL\"");
     }
-    if let Some(policy) = &partition.idle {
-        crate::idle::check(section, policy, errors);
-    }
+    found
 }

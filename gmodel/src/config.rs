@@ -12,6 +12,7 @@ pub use crate::partition::{
 use crate::policy::{Policy, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Everything of the controller's TOML that decisions depend on.
@@ -20,6 +21,12 @@ use std::sync::Arc;
 pub struct ClusterConfig {
     pub name: String,
     pub partitions: Vec<Partition>,
+    /// The partitions as the files have them, where operators made or changed some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub file_partitions: Vec<Partition>,
+    /// The keys that the files say of each partition, by their names in TOML: those stay as they are written.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub written_keys: BTreeMap<String, BTreeSet<String>>,
     /// The account of a user without one.
     pub default_account: String,
     /// Seconds of silence until a node counts as failed.
@@ -77,6 +84,8 @@ impl Default for ClusterConfig {
         Self {
             name: "gpupool".into(),
             partitions: Vec::new(),
+            file_partitions: Vec::new(),
+            written_keys: BTreeMap::new(),
             default_account: "default".into(),
             node_timeout_secs: 300,
             lost_node: LostNodePolicy::Requeue,
@@ -142,6 +151,16 @@ pub struct MigLayout {
 impl ClusterConfig {
     pub fn partition(&self, name: &str) -> Option<&Partition> {
         self.partitions.iter().find(|p| p.name == name)
+    }
+    /// The partitions as the files have them.
+    pub fn of_files(&self) -> &[Partition] {
+        match self.file_partitions.is_empty() {
+            true => &self.partitions,
+            false => &self.file_partitions,
+        }
+    }
+    pub fn file_partition(&self, name: &str) -> Option<&Partition> {
+        self.of_files().iter().find(|p| p.name == name)
     }
     pub fn default_partition(&self) -> Option<&Partition> {
         self.partitions

@@ -8,6 +8,7 @@ use crate::policy::{Limits, Placement, Policy, PreemptMode};
 use crate::record::{Access, Field, Key, Kind, NameOf, Record, Value};
 use crate::{record, words};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Whether users may submit from compute nodes where a job of theirs runs. Root there is each of these users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +55,7 @@ record! {
         /// What jobs and commands call it.
         name: String = String::new(), Key::new(Kind::Text).by(Access::Fixed);
         /// The partition of jobs that name none.
-        is_default: bool = false, Key::new(Kind::Flag).named("default");
+        is_default: bool = false, Key::new(Kind::Flag).named("default").by(Access::Files);
         /// Whether it takes submissions and starts jobs.
         state: PartitionState = PartitionState::Up, Key::new(Kind::Word(PartitionState::WORDS));
         /// Seconds; `None` is unlimited.
@@ -78,21 +79,21 @@ record! {
         /// Memory for each GPU of jobs that say nothing.
         mem_per_gpu_bytes: Option<u64> = None, Key::new(Kind::Size).in_toml("mem_per_gpu");
         /// A private /tmp and /dev/shm for each job.
-        private_tmp: bool = false, Key::new(Kind::Flag);
+        private_tmp: bool = false, Key::new(Kind::Flag).by(Access::Files);
         /// Path of a program run as root on each node before a run; empty for none.
-        prolog: String = String::new(), Key::new(Kind::Path);
+        prolog: String = String::new(), Key::new(Kind::Path).by(Access::Files);
         /// The same after a run.
-        epilog: String = String::new(), Key::new(Kind::Path);
+        epilog: String = String::new(), Key::new(Kind::Path).by(Access::Files);
         /// What jobs do after a node failure when they do not say.
         requeue: bool = true, Key::new(Kind::Flag);
         /// Seconds without word of its client after which an allocation ends; 0: two seconds.
         detached_secs: u32 = 60, Key::duration(0, 604_800).in_toml("detached_time");
         /// The shell of salloc runs on the first node of its allocation.
-        interactive_step: bool = false, Key::new(Kind::Flag);
+        interactive_step: bool = false, Key::new(Kind::Flag).by(Access::Files);
         /// Whether users may submit from compute nodes where a job of theirs runs.
-        submit_from_jobs: SubmitFromJobs = SubmitFromJobs::default(), Key::new(Kind::FlagOr("same-partition"));
+        submit_from_jobs: SubmitFromJobs = SubmitFromJobs::default(), Key::new(Kind::FlagOr("same-partition")).by(Access::Files);
         /// PriorityJobFactor: the partition's part of the multifactor priority.
-        priority_factor: u32 = 0, Key::count(0, 65_533);
+        priority_factor: u32 = 0, Key::count(0, 65_533).spelled(&[("priority_job_factor", "")]);
         /// How runs here are preempted; `Off`: never.
         preempt_mode: PreemptMode = PreemptMode::Requeue, Key::new(Kind::Word(PreemptMode::WORDS));
         /// Where it differs from the cluster's.
@@ -110,26 +111,37 @@ record! {
         /// QOS of jobs that name none.
         default_qos: Option<String> = None, Key::new(Kind::Name(NameOf::Qos));
         /// How its GPUs are cut by MIG.
-        mig: MigCuts = MigCuts::Fixed, Key::new(Kind::Word(MigCuts::WORDS));
+        mig: MigCuts = MigCuts::Fixed, Key::new(Kind::Word(MigCuts::WORDS)).by(Access::Files);
         /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
-        slices_for_memory: bool = false, Key::new(Kind::Flag);
+        slices_for_memory: bool = false, Key::new(Kind::Flag).by(Access::Files);
         /// Whether a part of a GPU may be asked for.
-        gpu_sharing: GpuSharing = GpuSharing::Off, Key::new(Kind::Word(GpuSharing::WORDS));
+        gpu_sharing: GpuSharing = GpuSharing::Off, Key::new(Kind::Word(GpuSharing::WORDS)).by(Access::Files);
         /// Zeros over the memory of a run's GPUs before they are given to another.
-        gpu_scrub: bool = false, Key::new(Kind::Flag);
+        gpu_scrub: bool = false, Key::new(Kind::Flag).by(Access::Files);
         /// How a job's GPUs are named to CUDA; `None`: as the cluster says.
         #[serde(skip_serializing_if = "Option::is_none")]
-        visible_devices: Option<VisibleDevices> = None, Key::new(Kind::Word(VISIBLE_DEVICES));
+        visible_devices: Option<VisibleDevices> = None, Key::new(Kind::Word(VISIBLE_DEVICES)).by(Access::Files);
         /// Its GPUs are checked in idle gaps where the cluster has that.
-        diagnostics: bool = true, Key::new(Kind::Flag);
+        diagnostics: bool = true, Key::new(Kind::Flag).by(Access::Files);
         /// The idle policy for its runs; `None`: none.
         #[serde(skip_serializing_if = "Option::is_none")]
-        idle: Option<IdlePolicy> = None, Key::new(Kind::WholeTable(IdlePolicy::KEYS));
+        idle: Option<IdlePolicy> = None, Key::new(Kind::WholeTable(IdlePolicy::KEYS)).by(Access::Files);
     }
     flat {
         /// The nodes it holds.
         nodes: NodeSelection;
     }
+}
+
+/// What operators made of a partition at run time, beside the administrator's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadePartition {
+    pub partition: Partition,
+    /// Of a partition that a file has, the keys that were set, by their names in TOML. `None`: no file has it, and it is this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<BTreeSet<String>>,
+    /// The user that did so last.
+    pub by: String,
 }
 
 const VISIBLE_DEVICES: &[&str] = &[VisibleDevices::WORDS[0].0, VisibleDevices::WORDS[1].0];

@@ -10,6 +10,7 @@ pub mod reservation;
 pub mod scheduler_config;
 
 pub use crate::gpu_amounts::{ALL_GPUS, GpuAmounts};
+use crate::partition::MadePartition;
 pub use crate::topology::{NodeGroup, Rails, Switch, Topology};
 pub use account::{
     Account, AccountUser, Budget, BudgetKind, GuaranteeOverLimit, GuaranteeOverdraft, Period,
@@ -35,6 +36,9 @@ pub struct Policy {
     pub accounts: BTreeMap<String, Account>,
     pub qos: BTreeMap<String, Qos>,
     pub reservations: BTreeMap<String, Reservation>,
+    /// Of those that operators make; the files' partitions are in the configuration.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub partitions: BTreeMap<String, MadePartition>,
 }
 
 impl Policy {

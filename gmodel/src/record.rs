@@ -35,6 +35,8 @@ pub enum Access {
     Operators,
     /// Coordinators of the account, too.
     Coordinators,
+    /// The files of the administrator alone: what root runs, and how GPUs are kept apart.
+    Files,
     /// No edit of the record: the controller sets it, or it has edits of its own.
     Fixed,
 }
@@ -195,6 +197,11 @@ impl Key {
             self.json = field;
         }
         self
+    }
+
+    /// An edit may set it.
+    pub fn is_editable(&self) -> bool {
+        !matches!(self.access, Access::Files | Access::Fixed)
     }
 
     /// Files of the administrator may have it.

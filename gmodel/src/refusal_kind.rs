@@ -20,6 +20,8 @@ pub enum RefusalKind {
     Partition,
     /// No partition is named and none is the default.
     NoPartition,
+    /// Jobs or reservations name the partition.
+    PartitionInUse,
     /// The partition takes no submissions.
     PartitionClosed,
     /// The partition is not open to this user or account.

@@ -86,7 +86,7 @@ impl SiteFile {
             .filter_map(|(table, span)| node(&source, table, span, &mut errors))
             .collect();
         let has_partitions = top.has("partition");
-        let partitions = partitions.finish();
+        let partitions = partitions.finish().list;
         policy_check::check_one(&records, &partitions, &mut errors);
         config.partitions = partitions
             .into_iter()

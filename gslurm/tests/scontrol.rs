@@ -209,15 +209,8 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         stderr: scontrol: error: whom is it for? Users=ada or Accounts=vision; ReservationName=course names it
         exit: Some(1)
     "#]].assert_eq(&sent(&["create", "reservation", "Nodes=n1"]));
-    expect![[r#"
-        stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
-        exit: Some(1)
-    "#]].assert_eq(&sent(&["create", "partition", "PartitionName=x"]));
-    expect![[r#"
-        stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
-        exit: Some(1)
-    "#]].assert_eq(&sent(&["delete", "partition=x"]));
     let said = |words: &[&str]| controller_said(&sent(words)).to_owned();
+    assert!(said(&["create", "node", "NodeName=x"]).contains("nodes join by themselves"));
     assert_eq!(
         said(&[
             "create",
@@ -248,6 +241,51 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
             "/v1/jobs/update {\"job\":\"17\",\"change\":{\"reservation\":\"course\"}}"
         )
     );
+}
+
+#[test]
+fn under_the_name_scontrol_partitions_are_made_changed_and_removed() {
+    let answer = |request: &Request| match request.path.as_str() {
+        "/v1/partitions/main/remove" => {
+            Answer::refuse(409, "conflict", "partition main is written in f:1")
+        }
+        _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+    };
+    let sent = |words: &str| {
+        let controller = FakeController::start(answer);
+        let words: Vec<&str> = words.split(' ').collect();
+        let said = controller.run_as("scontrol", GSLURM, &words).text();
+        let requests = controller.requests();
+        let all = requests
+            .iter()
+            .map(|one| format!("{} {}\n", one.path, one.body));
+        all.collect::<String>() + &said
+    };
+    assert_eq!(
+        sent("create PartitionName=debug Nodes=n[1-2] MaxTime=30 Default=NO PriorityTier=2"),
+        "/v1/partitions/debug {\"create\":true,\"change\":{\"max_time_secs\":1800,\"nodes\":\"n[1-2]\",\"priority_tier\":2}}\n"
+    );
+    assert_eq!(
+        sent("create partition partition=debug"),
+        "/v1/partitions/debug {\"create\":true,\"change\":{\"nodes\":\"\"}}\n"
+    );
+    assert_eq!(
+        sent("update PartitionName=debug State=DOWN MaxTime=UNLIMITED"),
+        "/v1/partitions/debug {\"create\":false,\"change\":{\"max_time_secs\":null,\"state\":\"DOWN\"}}\n"
+    );
+    assert_eq!(
+        sent("delete PartitionName=debug"),
+        "/v1/partitions/debug \n/v1/partitions/debug/remove {\"create\":false,\"change\":{}}\n"
+    );
+    assert!(sent("delete partition main").contains("error: partition main is written in f:1"));
+    let refused = sent("create PartitionName=x OverSubscribe=FORCE");
+    assert!(
+        refused.starts_with(
+            "stderr: Error creating the partition: Requested operation not supported on this system\n"
+        ) && refused.contains("gpu_sharing"),
+        "{refused}"
+    );
+    assert!(sent("update PartitionName=x").contains("No changes specified"));
 }
 
 /// The first line of stderr.

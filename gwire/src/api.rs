@@ -23,7 +23,7 @@
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/cluster` | -> [`ClusterInfo`] |
-//! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
+//! | `GET /v1/partitions`, `/v1/partitions/{name}` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
@@ -41,6 +41,7 @@
 //! | `POST /v1/accounts/{name}`, `/v1/accounts/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
 //! | `POST /v1/accounts/{name}/users/{user}`, `.../remove` | [`PolicyEdit`] with keys of [`UserRow`] -> [`ChangeReply`] |
 //! | `GET /v1/qos`, `/v1/qos/{name}` | -> `{"schema":1,"qos":[QosRow...]}` |
+//! | `POST /v1/partitions/{name}`, `/v1/partitions/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
 //! | `POST /v1/qos/{name}`, `/v1/qos/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |
 //! | `GET /v1/reservations`, `/v1/reservations/{name}` | -> `{"schema":1,"reservations":[ReservationRow...]}` |
 //! | `POST /v1/reservations/{name}`, `/v1/reservations/{name}/remove` | [`PolicyEdit`] -> [`ChangeReply`] |

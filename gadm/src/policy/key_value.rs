@@ -5,7 +5,8 @@
 use gcli::{Failure, local_time};
 use gmodel::Instant;
 use gmodel::duration::TimeLimit;
-use gmodel::record::{self, Access, Key, Kind, Record};
+use gmodel::record::{self, Key, Kind, Record};
+use gmodel::size::parse_bytes;
 use gmodel::suggest::did_you_mean;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -26,6 +27,10 @@ pub(super) enum Form {
     Flag,
     /// A length of time in Slurm's forms, in seconds.
     Secs,
+    /// The same, or no limit.
+    Limit,
+    /// `512M`; a bare number is MiB.
+    Size,
     /// A moment in local time.
     Moment,
 }
@@ -52,7 +57,7 @@ impl Word {
 pub(super) fn words_of<R: Record>() -> Vec<Word> {
     let default = R::default();
     let mut words = Vec::new();
-    for key in R::KEYS.iter().filter(|key| key.access != Access::Fixed) {
+    for key in R::KEYS.iter().filter(|key| key.is_editable()) {
         let (below, path) = match key.kind {
             Kind::Flat(part) => (part.iter().collect(), None),
             Kind::Table(_) | Kind::WholeTable(_) => (key.below(), Some(key)),
@@ -84,7 +89,9 @@ fn push_spellings(
         Kind::Gpus => Form::Gpus,
         Kind::Names(_) => Form::Names,
         Kind::Flag => Form::Flag,
-        Kind::Duration { .. } | Kind::TimeLimit => Form::Secs,
+        Kind::Duration { .. } => Form::Secs,
+        Kind::TimeLimit => Form::Limit,
+        Kind::Size => Form::Size,
         Kind::Moment => Form::Moment,
         Kind::Name(_) | Kind::Hosts => Form::Name,
         Kind::Word(_) if is_clear => Form::Name,
@@ -300,9 +307,12 @@ fn read_value(word: &str, name: &str, value: &str, form: Form) -> Result<Value, 
             "0" | "no" | "false" | "off" => json!(false),
             _ => return Err(wrong("it is neither yes nor no")),
         },
+        Form::Limit => json!(time_limit(name, value)?.secs()),
+        Form::Size => json!(
+            parse_bytes(value).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?
+        ),
         Form::Secs => {
-            let limit = TimeLimit::parse(value)
-                .map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+            let limit = time_limit(name, value)?;
             json!(
                 limit
                     .secs()
@@ -315,6 +325,10 @@ fn read_value(word: &str, name: &str, value: &str, form: Form) -> Result<Value, 
             serde_json::to_value(Instant(at)).map_err(Failure::new)?
         }
     })
+}
+
+fn time_limit(name: &str, value: &str) -> Result<TimeLimit, Failure> {
+    TimeLimit::parse(value).map_err(|error| Failure::usage(format_args!("{name}: {error}")))
 }
 
 /// GPUs by type. sacctmgr's `gres/gpu=8` and `gres/gpu:h100=4` are understood.

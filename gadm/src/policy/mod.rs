@@ -1,4 +1,4 @@
-//! `gadm account`, `user`, `quota`, `qos`, `reservation`, `licence`, `policy`: the site's policy.
+//! `gadm account`, `user`, `quota`, `qos`, `partition`, `reservation`, `licence`, `policy`: the site's policy.
 //!
 //! Owns reading `key=value` words and printing records. What an edit means, and whether it may be made, is the controller's.
 
@@ -6,6 +6,7 @@ pub mod account;
 pub(crate) mod document;
 mod key_value;
 mod listing;
+pub mod partition;
 pub mod qos;
 pub(crate) mod quota;
 pub mod reservation;

@@ -13,6 +13,7 @@ mod tests;
 pub use gconfig::error::ConfigError;
 pub use gconfig::idle::sense as idle_sense;
 pub use gconfig::name::is_user;
+pub use gconfig::partition::sense as partition_sense;
 pub use gconfig::policy::RecordKind;
 pub use gconfig::policy_text::policy_text;
 pub use settings::{Config, LiveSettings};
@@ -92,7 +93,7 @@ impl Config {
         );
         policy_check::check(
             &records,
-            &partitions,
+            &partitions.list,
             &Policy::default(),
             &default_account,
             &mut errors,
@@ -100,10 +101,15 @@ impl Config {
         policy_check::lasting(&records, &mut errors);
         match config {
             Some(mut config) if errors.is_empty() => {
-                config.cluster.partitions = partitions;
+                config.cluster.partitions = partitions.list;
+                config.cluster.written_keys = partitions.keys;
                 config.cluster.scheduler.topology = topology.unwrap_or_default();
                 config.cluster.policy = records.policy;
                 config.places = records.places;
+                let places = partitions.places.into_iter();
+                config
+                    .places
+                    .extend(places.map(|(name, place)| ((RecordKind::Partition, name), place)));
                 Ok(config)
             }
             _ => Err(errors.into_sorted()),

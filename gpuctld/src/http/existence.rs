@@ -38,6 +38,7 @@ pub(crate) fn not_there<'a>(
         "reservation" => RefusalKind::Reservation,
         "partition" => RefusalKind::Partition,
         "account" => RefusalKind::Account,
+        "node" => RefusalKind::NodeName,
         "qos" => RefusalKind::Qos,
         _ => RefusalKind::Other,
     };

@@ -147,6 +147,14 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
             "/v1/reservations/{name}/remove",
             post(policy::reservation::remove_reservation),
         )
+        .route(
+            "/v1/partitions/{name}",
+            get(policy::partition::partition).post(policy::partition::edit_partition),
+        )
+        .route(
+            "/v1/partitions/{name}/remove",
+            post(policy::partition::remove_partition),
+        )
         .route("/v1/priorities", get(job::priority::priorities))
         .route("/v1/shares", get(policy::share::shares))
         .route("/v1/licences", get(policy::licence::licences))

@@ -73,6 +73,7 @@ fn operators_act(path: &str) -> Option<String> {
         "backup" => "backup".to_owned(),
         "qos" => "editing QOS".to_owned(),
         "reservations" => "editing reservations".to_owned(),
+        "partitions" => "editing partitions".to_owned(),
         "policy" => "import of a policy".to_owned(),
         _ => return None,
     })

@@ -78,6 +78,26 @@ fn a_database_of_a_newer_release_is_refused_and_not_changed() {
 }
 
 #[test]
+fn a_partition_that_was_made_is_there_after_a_restart() {
+    let site = Site::new();
+    let controller = site.start();
+    let make =
+        serde_json::json!({"create": true, "change": {"nodes": "ALL", "max_time_secs": 600}});
+    controller.client().post("/v1/partitions/debug", &make);
+    assert_eq!(controller.stop(), 0);
+    let controller = site.start();
+    let one = controller.client().get("/v1/partitions/debug");
+    assert_eq!(
+        (
+            &one["partitions"][0]["max_time_secs"],
+            &one["partitions"][0]["made_by"].is_string()
+        ),
+        (&serde_json::json!(600), &true)
+    );
+    assert_eq!(controller.stop(), 0);
+}
+
+#[test]
 fn a_damaged_database_points_to_backup_and_restore_and_a_restore_helps() {
     let site = Site::new();
     let controller = site.start();

@@ -5,10 +5,11 @@
 use gadm::controller::{self, ReloadArgs};
 use gadm::job::{self, JobAct};
 use gadm::node::{self, NodeAct};
-use gadm::policy::reservation::{ReservationAct, ReservationRemoval};
-use gadm::policy::{self, NameAndWords};
+
 mod document;
+mod partition;
 mod record;
+mod reservation;
 mod step_record;
 
 use crate::json;
@@ -128,8 +129,8 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             writeln!(std::io::stdout(), "{}", slurm_name::VERSION)?;
             Ok(0)
         }
-        "create" => reservation(&mut client, rest, true),
-        "delete" => delete(&mut client, rest),
+        "create" => reservation::create_one(&mut client, rest),
+        "delete" => reservation::delete(&mut client, rest),
         _ => Err(Failure::usage(advice_instead(command))),
     }
 }
@@ -481,8 +482,6 @@ fn write_script(client: &mut Client, words: &[String]) -> Outcome {
     Ok(0)
 }
 
-const ONLY_RESERVATIONS: &str = "reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves";
-
 /// A word's value, if it is of that key.
 fn value_of<'w>(word: &'w str, wanted: &[&str]) -> Option<&'w str> {
     let (key, value) = word.split_once('=')?;
@@ -497,95 +496,15 @@ fn first_value<'w>(words: &'w [String], keys: &[&str]) -> Option<&'w str> {
     words.iter().find_map(|word| value_of(word, keys))
 }
 
-/// scontrol's names of a reservation's name.
-const RESERVATION: [&str; 2] = ["reservationname", "reservation"];
-
-/// `create reservation ReservationName=course Users=ada ...`, `update ReservationName=course Duration=60`: the words are those
-/// of `gadm reservation`.
-fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
-    let named = first_value(words, &RESERVATION).map(str::to_owned);
-    let is_one = |word: &String| {
-        RESERVATION
-            .iter()
-            .any(|known| word.eq_ignore_ascii_case(known))
-    };
-    let name = match (named, words.first().is_some_and(is_one)) {
-        (Some(name), _) => name,
-        (None, true) if new => policy::reservation::new_name(client, account_or_user(words))?,
-        (None, true) => return Err(Failure::usage("which reservation? ReservationName=course")),
-        (None, false) => return Err(Failure::usage(ONLY_RESERVATIONS)),
-    };
-    let is_change = |word: &&String| {
-        (word.contains('=') || word.eq_ignore_ascii_case("skip"))
-            && value_of(word, &RESERVATION).is_none()
-    };
-    let args = NameAndWords::of(
-        name.clone(),
-        words.iter().filter(is_change).cloned().collect(),
-    );
-    let act = if new {
-        ReservationAct::Add(args)
-    } else {
-        ReservationAct::Set(args)
-    };
-    let exit = policy::reservation::run(client, act)?;
-    if exit == 0 {
-        writeln!(
-            std::io::stdout(),
-            "{}",
-            if new {
-                format!("Reservation created: {name}")
-            } else {
-                "Reservation updated.".to_owned()
-            }
-        )?;
-    }
-    Ok(exit)
-}
-
-/// The name from which a reservation without one is named: its first account, else its first user.
-fn account_or_user(words: &[String]) -> &str {
-    let first = |keys: [&str; 2]| first_value(words, &keys)?.split(',').next();
-    let name = first(["accounts", "account"])
-        .or_else(|| first(["users", "user"]))
-        .unwrap_or_default();
-    name.trim_start_matches('-')
-}
-
-/// `delete ReservationName=course`, `delete reservation course`; as usual nothing is asked.
-fn delete(client: &mut Client, words: &[String]) -> Outcome {
-    let names: Vec<String> = match words {
-        [word, names @ ..]
-            if RESERVATION
-                .iter()
-                .any(|known| word.eq_ignore_ascii_case(known)) =>
-        {
-            names.to_vec()
-        }
-        words => words
-            .iter()
-            .filter_map(|word| value_of(word, &RESERVATION))
-            .map(str::to_owned)
-            .collect(),
-    };
-    if names.is_empty() {
-        return Err(Failure::usage(ONLY_RESERVATIONS));
-    }
-    policy::reservation::run(
-        client,
-        ReservationAct::Del(ReservationRemoval::of(split(&names))),
-    )
-}
-
 /// Jobs as `gadm job update` has them, nodes by their state, reservations.
 fn update(client: &mut Client, words: &[String]) -> Outcome {
     // Without a job it is the reservation itself that changes.
-    if first_value(words, &RESERVATION).is_some()
+    if first_value(words, &reservation::NAMES).is_some()
         && jobs_first(words)
             .iter()
             .all(|word| word.contains('=') || word.eq_ignore_ascii_case("skip"))
     {
-        return reservation(client, words, false);
+        return reservation::edit(client, words, false);
     }
     match first_value(words, &["nodename"]).or_else(|| first_value(words, &["node"])) {
         Some(nodes) => update_nodes(client, nodes, words),
@@ -598,15 +517,11 @@ fn update_jobs(client: &mut Client, words: &[String]) -> Outcome {
     if changed.iter().all(|word| word.contains('=')) {
         // Without a job its name chooses, where it is not all that is said.
         let Some(name) = first_value(words, &["jobname"]).filter(|_| changed.len() > 1) else {
+            if let Some(name) = partition::named(words) {
+                return partition::update(client, name, words);
+            }
             return Err(Failure::usage(
-                match first_value(words, &["partitionname", "partition"]) {
-                    Some(_) => {
-                        "partitions are files here (partitions.d); gadm reload puts a change in force"
-                    }
-                    None => {
-                        "update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'"
-                    }
-                },
+                "update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'",
             ));
         };
         changed.retain(|word| value_of(word, &["jobname"]).is_none());
@@ -754,16 +669,6 @@ mod tests {
         );
         let named = |text: &str| job_names(&[text.to_owned()]).is_ok();
         assert!(named("17,18") && named("job=17") && named("JobId=17") && !named("name=x"));
-    }
-
-    #[test]
-    fn a_reservation_without_a_name_is_named_after_its_account_or_user() {
-        let of = |text: &str| {
-            account_or_user(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_owned()
-        };
-        assert_eq!(of("reservation Users=ada,bob StartTime=now"), "ada");
-        assert_eq!(of("reservation users=ada account=-nlp,vision"), "nlp");
-        assert_eq!(of("reservation StartTime=now"), "");
     }
 
     #[test]

@@ -136,6 +136,9 @@ pub struct GpuRow {
 #[serde(default)]
 pub struct PartitionRow {
     pub name: String,
+    /// The user that made it at run time, or last set a key of a file's; empty for what is as its file has it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub made_by: String,
     pub is_default: bool,
     /// `up`, `down`, `drain`, `inact`.
     pub state: String,

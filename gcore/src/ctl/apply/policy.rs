@@ -1,9 +1,12 @@
 //! What an edit of accounts, users, QOS and reservations changes.
 
+use crate::ctl::apply::memos::forget_what_fits;
 use crate::ctl::event::PolicyChange;
-use crate::ctl::policy::merge::merged;
+use crate::ctl::policy::merge::{merged, partitions};
 use crate::ctl::state::State;
 use gmodel::Policy;
+use gmodel::config::ClusterConfig;
+use std::sync::Arc;
 
 /// Carries out an edit.
 pub(crate) fn changed(state: &mut State, change: &PolicyChange) {
@@ -54,6 +57,12 @@ pub(crate) fn edit(own: &mut Policy, change: &PolicyChange) {
         PolicyChange::ReservationRemoved { name, .. } => {
             own.reservations.remove(&name);
         }
+        PolicyChange::Partition { made } => {
+            own.partitions.insert(made.partition.name.clone(), *made);
+        }
+        PolicyChange::PartitionRemoved { name } => {
+            own.partitions.remove(&name);
+        }
         PolicyChange::All { policy } => *own = *policy,
     }
 }
@@ -67,7 +76,16 @@ fn no_other_default(own: &mut Policy, account: &str, user: &str) {
     }
 }
 
-/// Brings the policy in force up to date, after either of its parts changed.
+/// Brings the policy and the partitions in force up to date, after the files or what was made changed.
 pub(crate) fn merge(state: &mut State) {
+    let partitions = partitions(&state.own_policy, &state.config);
+    if partitions != state.config.partitions {
+        state.config = Arc::new(ClusterConfig {
+            file_partitions: state.config.of_files().to_vec(),
+            partitions,
+            ..(*state.config).clone()
+        });
+        forget_what_fits(state);
+    }
     state.policy = merged(&state.own_policy, &state.config);
 }

@@ -1,6 +1,7 @@
 //! One edit of the accounts, QOS and reservations that the database keeps.
 
 use gmodel::Policy;
+use gmodel::partition::MadePartition;
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,15 @@ pub enum PolicyChange {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
-    /// Everything replaced, as `gadm policy import` does.
+    /// Made, or some keys set of one that a file has.
+    Partition {
+        made: Box<MadePartition>,
+    },
+    /// Removed; or what was set of a file's is as the file has it.
+    PartitionRemoved {
+        name: String,
+    },
+    /// Everything but the partitions replaced, as `gadm policy import` does.
     All {
         policy: Box<Policy>,
     },

@@ -9,6 +9,7 @@ use crate::ctl::event::PolicyChange;
 use crate::ctl::policy::commit::make;
 use crate::ctl::policy::faults::new_faults;
 use crate::ctl::policy::merge::merged;
+use crate::ctl::policy::partition;
 use crate::ctl::reservation;
 use crate::ctl::state::State;
 use crate::ctl::tx::{Tx, operator_only};
@@ -68,6 +69,7 @@ pub fn imported(
             policy: Box::new(policy.clone()),
         },
     )?;
+    policy.partitions.clone_from(&state.own_policy.partitions);
     policy.reservations =
         reservation::selection::all_made(state, now, &actor.user, policy.reservations)?;
     goes_together(state, &policy)?;
@@ -181,6 +183,8 @@ fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> 
         PolicyChange::QosRemoved { name } => qos(name),
         PolicyChange::Reservation { reservation: one } => reservation(&one.name),
         PolicyChange::ReservationRemoved { name, .. } => reservation(name),
+        PolicyChange::Partition { made } => partition::is_free_to_set(state, made),
+        PolicyChange::PartitionRemoved { .. } => Ok(()),
         PolicyChange::All { policy } => {
             policy.accounts.keys().try_for_each(account)?;
             policy.qos.keys().try_for_each(qos)?;
@@ -229,6 +233,7 @@ fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
         PolicyChange::ReservationRemoved { name, force: false } => {
             reservation::window::is_left(state, name)
         }
+        PolicyChange::PartitionRemoved { name } => partition::is_unused(state, name),
         PolicyChange::All { policy } => {
             let gone = own
                 .accounts

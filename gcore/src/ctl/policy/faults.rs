@@ -3,6 +3,7 @@
 //!
 //! An edit is refused for faults that it adds; faults that were there before (from a file) do not block it.
 
+use crate::ctl::policy::partition;
 use crate::ctl::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
@@ -17,6 +18,7 @@ const MAX_ACCOUNTS: usize = 10_000;
 const MAX_USERS: usize = 10_000;
 const MAX_QOS: usize = 1_000;
 const MAX_RESERVATIONS: usize = 1_000;
+const MAX_PARTITIONS: usize = 1_000;
 const MAX_BUDGETS: usize = 16;
 const MAX_TEXT_BYTES: usize = 1_000;
 
@@ -34,7 +36,9 @@ pub(crate) fn new_faults(state: &State, after: &Policy) -> Vec<String> {
 
 /// Faults of the policy in force: files may contradict what `gadm` made.
 pub fn policy_faults(state: &State) -> Vec<String> {
-    faults(&state.policy, &state.config)
+    let mut found = faults(&state.policy, &state.config);
+    found.extend(partition::hidden(state));
+    found
 }
 
 /// Partitions open to accounts that do not exist: possibly a typing error that closes the partition. No fault
@@ -71,6 +75,7 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
         ("accounts", policy.accounts.len(), MAX_ACCOUNTS),
         ("QOS", policy.qos.len(), MAX_QOS),
         ("reservations", policy.reservations.len(), MAX_RESERVATIONS),
+        ("partitions", policy.partitions.len(), MAX_PARTITIONS),
     ];
     for (what, count, most) in counts {
         if count > most {
@@ -99,6 +104,13 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
         found.push(format!(
             "{magnetic} reservations would be MAGNETIC, and {MOST_MAGNETIC} are the most."
         ));
+    }
+    for (name, made) in &policy.partitions {
+        named("partition", name, &made.partition.name, &mut found);
+        let partition = &made.partition;
+        for qos in partition.allow_qos.iter().chain(&partition.default_qos) {
+            known_qos(policy, &format!("partition {name}"), qos, &mut found);
+        }
     }
     for (name, reservation) in &policy.reservations {
         named("reservation", name, &reservation.name, &mut found);

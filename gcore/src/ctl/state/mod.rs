@@ -59,8 +59,9 @@ pub struct State {
     pub next_node: u32,
     /// The newest adoption window, open or not.
     pub adoption: Option<AdoptionWindow>,
+    /// The files' configuration with the partitions of `own_policy`.
     pub config: Arc<ClusterConfig>,
-    /// Accounts, QOS and reservations made by `gadm`.
+    /// Accounts, QOS, reservations and partitions made by `gadm`.
     pub own_policy: Policy,
     /// The policy in force: `own_policy` under the configuration's.
     pub policy: Arc<Policy>,

@@ -249,3 +249,46 @@ fn a_partition_that_is_closed_meanwhile_does_not_start_it() {
         "#]],
     );
 }
+
+#[test]
+fn partitions_are_made_beside_those_of_files_which_keep_what_they_say() {
+    check(
+        "partition main default nodes=n1 max_time=600 written=nodes,max_time
+         node n1 h100:1
+         node n2 h100:1
+         made debug nodes=n2 max_time=60
+         submit user=alice gpus=1 partition=debug time=60
+         plan
+         show
+         made debug gone
+         made main keys=max_time max_time=6000
+         made main nodes=n2
+         made main keys=state state=drain
+         submit user=bob gpus=1 partition=main time=60
+         made main gone
+         submit user=bob gpus=1 partition=main time=60
+         made none gone
+         reservation r count=1 at=900 for=60 users=alice partition=debug
+         n2 clean 1-1 0
+         made debug gone
+         reservation r gone
+         made debug gone
+         submit user=alice gpus=1 partition=debug time=60
+         made spare nodes=n2
+         partition spare nodes=n1
+         submit user=alice gpus=1 partition=spare nodelist=n2 time=60",
+        expect![[r#"
+            job 1
+            1 alice RUNNING 1-1 on n2[0]
+            refused: partition debug has 1 jobs that are not over. Cancel them, wait for them, or give those that wait another.
+            refused: max_time of partition main is written in the controller's configuration: change it there, and run `gadm reload`.
+            refused: partition main changed meanwhile. Try again.
+            refused: partition "main" takes no submissions now.
+            job 2
+            refused: no partition "none" was made at run time.
+            refused: partition debug is named by reservations: r. Remove or change them first.
+            refused: no partition "debug". There are: main.
+            refused: --nodelist: "n2" is not a node of partition "spare". Did you mean "n1"?
+        "#]],
+    );
+}

@@ -11,6 +11,7 @@ use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::job::{GpuScope, JobSpec, MemRequest};
 use gmodel::job_key::{KEYS, KeyForm};
 use gmodel::node::{GpuInfo, Inventory};
+use gmodel::partition::MadePartition;
 use gmodel::policy::{
     Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period,
     PreemptMode, Qos, Repeat, Reservation, ReservedPart,
@@ -100,7 +101,7 @@ fn budgets(words: &Words) -> Vec<Budget> {
 }
 
 /// `account vision parent=lab users=alice,bob guaranteed=8 ...`, `user vision alice default queue=4`,
-/// `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
+/// `made debug nodes=n1 keys=nodes ...` (a partition), `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
 pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
     let name = words.args[0].to_owned();
     match (words.verb, words.has("gone")) {
@@ -147,6 +148,16 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 entry,
             }
         }
+        ("made", true) => PolicyChange::PartitionRemoved { name },
+        ("made", false) => PolicyChange::Partition {
+            made: Box::new(MadePartition {
+                partition: partition(words),
+                keys: words
+                    .get("keys")
+                    .map(|keys| keys.split(',').map(str::to_owned).collect()),
+                by: "root".to_owned(),
+            }),
+        },
         ("qos", true) => PolicyChange::QosRemoved { name },
         ("qos", false) => {
             let qos = Qos {
@@ -195,6 +206,7 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 what,
                 users: names(words.get("users")),
                 accounts: names(words.get("accounts")),
+                partition: words.get("partition").map(str::to_owned),
                 features: words.get("features").unwrap_or_default().to_owned(),
                 ignore_running: words.has("ignore_running"),
                 maintenance: words.has("maintenance"),
@@ -291,8 +303,17 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
     for known in &mut config.partitions {
         known.is_default &= !words.has("default");
     }
-    config.partitions.push(Partition {
-        name: name.into(),
+    let said = words
+        .get("written")
+        .map_or(Vec::new(), |keys| keys.split(',').collect());
+    let said = said.into_iter().map(str::to_owned).collect();
+    config.written_keys.insert(name.to_owned(), said);
+    config.partitions.push(partition(words));
+}
+
+fn partition(words: &Words) -> Partition {
+    Partition {
+        name: words.args[0].into(),
         is_default: words.has("default"),
         nodes: words.get("nodes").map_or(NodeSelection::All, |list| {
             NodeSelection::Names(Hostlist::parse(list).unwrap())
@@ -324,7 +345,7 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         },
         idle: words.get("idle").map(|_| idle_policy(words)),
         ..Partition::default()
-    });
+    }
 }
 
 /// `idle=requeue warn=100 act=300 grace=50 percent=100`

@@ -51,7 +51,6 @@ pub(crate) async fn reload_dry_run(
 }
 
 fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<String>, ApiError> {
-    let mut notes = changed_settings(&state.config, &config);
     let new_in_files = changes(&state.config.policy, &config.policy);
     let before = PolicyOutcome::of(state.clone(), now);
     let mut copy = state.clone();
@@ -63,6 +62,7 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
         },
         now,
     )?;
+    let mut notes = changed_settings(&state.config, &copy.config);
     // In force are the files over what gadm made.
     for change in changes(&state.policy, &copy.policy) {
         let over_gadms = change

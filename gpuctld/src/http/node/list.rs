@@ -35,8 +35,8 @@ pub(crate) struct NodeList {
 
 #[derive(Serialize)]
 pub(crate) struct PartitionList {
-    schema: u32,
-    partitions: Vec<PartitionRow>,
+    pub(crate) schema: u32,
+    pub(crate) partitions: Vec<PartitionRow>,
 }
 
 pub(crate) async fn list(
@@ -64,17 +64,18 @@ pub(crate) async fn partitions(
 ) -> Result<Json<PartitionList>, ApiError> {
     pairs.only(&[])?;
     let state = site.core.view().await;
-    let nodes = by_name(&state);
-    let rows = state
-        .config
-        .partitions
-        .iter()
-        .map(|partition| partition_row(&state, partition, &nodes))
-        .collect();
     Ok(Json(PartitionList {
         schema: SCHEMA,
-        partitions: rows,
+        partitions: partition_rows(&state),
     }))
+}
+
+/// All partitions.
+pub(crate) fn partition_rows(state: &State) -> Vec<PartitionRow> {
+    let nodes = by_name(state);
+    let all = state.config.partitions.iter();
+    all.map(|partition| partition_row(state, partition, &nodes))
+        .collect()
 }
 
 pub(crate) async fn cluster(
@@ -120,6 +121,11 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
     let held = nodes.iter().filter(|node| holds(partition, node));
     PartitionRow {
         name: partition.name.clone(),
+        made_by: state
+            .own_policy
+            .partitions
+            .get(&partition.name)
+            .map_or_else(String::new, |made| made.by.clone()),
         is_default: default == Some(partition.name.as_str()),
         state: match partition.state {
             PartitionState::Up => "up",

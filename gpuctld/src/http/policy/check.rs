@@ -4,7 +4,8 @@
 
 use crate::http::error::ApiError;
 use crate::http::existence::exists;
-use gcore::ctl::State;
+use gcore::ctl::{NORMAL_QOS, State};
+use gmodel::config::{NodeSelection, Partition};
 use gmodel::gpu_amounts::milli_text;
 use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Qos, Reservation, ReservedPart};
 use gmodel::record::{Kind, Record, Table, Value};
@@ -61,6 +62,19 @@ pub(crate) fn qos(state: &State, qos: &Qos) -> Result<(), ApiError> {
         .iter()
         .filter(|other| **other != qos.name)
         .try_for_each(|other| exists("qos", other, state.policy.qos.keys()))
+}
+
+pub(crate) fn partition(state: &State, partition: &Partition) -> Result<(), ApiError> {
+    let qos = partition.allow_qos.iter().chain(&partition.default_qos);
+    qos.into_iter()
+        .filter(|qos| *qos != NORMAL_QOS)
+        .try_for_each(|qos| exists("qos", qos, state.policy.qos.keys()))?;
+    match &partition.nodes {
+        NodeSelection::Names(hosts) => hosts
+            .iter()
+            .try_for_each(|host| exists("node", host, state.index.node_names.keys())),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn reservation(state: &State, reservation: &Reservation) -> Result<(), ApiError> {

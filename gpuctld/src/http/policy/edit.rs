@@ -33,6 +33,16 @@ fn check_name(what: &str, name: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Policy is not edited from inside a job.
+pub(crate) fn from_outside(caller: &Caller) -> Result<(), ApiError> {
+    match caller.confined_to() {
+        None => Ok(()),
+        Some(_) => Err(ApiError::denied(
+            "policy is not edited from compute nodes. Use a login node or the controller's host",
+        )),
+    }
+}
+
 /// Policy is not edited from inside a job, and a record of a file is changed in the file.
 pub(crate) fn may_edit(
     site: &ApiContext,
@@ -40,11 +50,7 @@ pub(crate) fn may_edit(
     kind: RecordKind,
     name: &str,
 ) -> Result<(), ApiError> {
-    if caller.confined_to().is_some() {
-        return Err(ApiError::denied(
-            "policy is not edited from compute nodes. Use a login node or the controller's host",
-        ));
-    }
+    from_outside(caller)?;
     if let Some(place) = site.app.config().places.get(&(kind, name.to_owned())) {
         let text = format!(
             "{} {name} is written in {place}. Change it there, then gadm reload",

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod edit;
 pub(crate) mod history;
 pub(crate) mod licence;
+pub(crate) mod partition;
 pub(crate) mod qos;
 pub(crate) mod record;
 pub(crate) mod reservation;

@@ -3,10 +3,11 @@
 //! Refuses unknown keys with a guess and impossible values with what would be possible. Whether names that a record
 //! mentions exist is said by [`super::check`].
 
-use crate::config::{idle_sense, is_user};
+use crate::config::{idle_sense, is_user, partition_sense};
 use crate::http::error::ApiError;
+use gmodel::config::Partition;
 use gmodel::policy::{Account, AccountUser, Qos, ROOT_ACCOUNT, Reservation, ReservedPart};
-use gmodel::record::{Access, Key, Kind, Record};
+use gmodel::record::{Key, Kind, Record};
 use gmodel::suggest::did_you_mean;
 use gwire::api::PolicyEdit;
 use gwire::record_json;
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 /// The keys of a record that an edit may set.
 fn settable<R: Record>() -> Vec<&'static Key> {
     let keys = R::keys().into_iter();
-    keys.filter(|key| key.access != Access::Fixed).collect()
+    keys.filter(|key| key.is_editable()).collect()
 }
 
 fn names(keys: &[&'static Key]) -> Vec<&'static str> {
@@ -182,6 +183,33 @@ pub(crate) fn qos(name: &str, old: Option<&Qos>, edit: &PolicyEdit) -> Result<Qo
             .map_err(|(_, wrong, hint)| ApiError::invalid(format!("idle: {wrong}: {hint}")))?;
     }
     Ok(qos)
+}
+
+pub(crate) fn partition(
+    name: &str,
+    old: Option<&Partition>,
+    edit: &PolicyEdit,
+) -> Result<Partition, ApiError> {
+    let mut all = edited_json(old, edit)?;
+    // Its nodes are said in one way: the new one.
+    let said = |key: &str| edit.change.get(key).is_some_and(|value| !value.is_null());
+    for (new, other) in [("nodes", "features"), ("features", "nodes")] {
+        if said(new) && !said(other) {
+            all.remove(other);
+        }
+    }
+    let mut partition: Partition = read(&all)?;
+    name.clone_into(&mut partition.name);
+    partition
+        .allow_users
+        .iter()
+        .try_for_each(|user| user_name(user))?;
+    match partition_sense(&partition).into_iter().next() {
+        None => Ok(partition),
+        Some((_, wrong, hint)) => Err(ApiError::invalid(format!(
+            "partition {name}: {wrong}: {hint}"
+        ))),
+    }
 }
 
 pub(crate) fn reservation(

@@ -8,6 +8,7 @@ mod dependency;
 mod forecast;
 mod jobs;
 mod listing;
+mod partition;
 mod permission;
 mod policy;
 mod pool;

@@ -69,6 +69,15 @@ fn told(change: &PolicyChange) -> (&'static str, String, Option<String>, String)
         PolicyChange::ReservationRemoved { name, .. } => {
             ("remove reservation", name.clone(), None, String::new())
         }
+        PolicyChange::Partition { made } => (
+            "set partition",
+            made.partition.name.clone(),
+            None,
+            text(&made.partition),
+        ),
+        PolicyChange::PartitionRemoved { name } => {
+            ("remove partition", name.clone(), None, String::new())
+        }
         PolicyChange::All { policy } => {
             let counts = (
                 policy.accounts.len(),

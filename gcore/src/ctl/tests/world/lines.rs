@@ -41,7 +41,7 @@ impl World {
                 self.config.scheduler.licences = licences.collect();
                 self.configure();
             }
-            "account" | "qos" | "user" | "reservation" => {
+            "account" | "qos" | "user" | "reservation" | "made" => {
                 let change = policy_change(&words, self.now);
                 self.command_by(
                     words.get("by").unwrap_or("root"),

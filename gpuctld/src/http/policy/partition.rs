@@ -1,0 +1,140 @@
+//! Partitions over the API: made, changed and removed at run time, beside those of the files.
+//!
+//! What a file says of a partition stays; of the rest some keys may be set. Lists are the affair of `http/node/list.rs`.
+
+use crate::config::RecordKind;
+use crate::http::app::ApiContext;
+use crate::http::error::ApiError;
+use crate::http::existence::exists;
+use crate::http::node::list::{PartitionList, partition_rows};
+use crate::http::permission::Caller;
+use crate::http::policy::edit::{
+    EditAnswer, EditBody, check_presence, from_outside, send, send_noting,
+};
+use crate::http::policy::{check, record};
+use axum::Json;
+use axum::extract::{Path, State as Shared};
+use gcore::ctl::{PolicyChange, State};
+use gmodel::RefusalKind;
+use gmodel::config::Partition;
+use gmodel::partition::MadePartition;
+use gmodel::record::Record;
+use gwire::api::SCHEMA;
+use std::collections::BTreeSet;
+
+pub(crate) async fn partition(
+    _: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path(name): Path<String>,
+) -> Result<Json<PartitionList>, ApiError> {
+    let state = site.core.view().await;
+    exists("partition", &name, names(&state))?;
+    let mut rows = partition_rows(&state);
+    rows.retain(|row| row.name == name);
+    Ok(Json(PartitionList {
+        schema: SCHEMA,
+        partitions: rows,
+    }))
+}
+
+fn names(state: &State) -> impl Iterator<Item = &String> + Clone {
+    state.config.partitions.iter().map(|one| &one.name)
+}
+
+pub(crate) async fn edit_partition(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path(name): Path<String>,
+    body: EditBody,
+) -> EditAnswer {
+    let Json(edit) = body?;
+    caller.must_administer("editing partitions")?;
+    from_outside(&caller)?;
+    let _turn = site.app.policy_turn().await;
+    let state = site.core.view().await;
+    let old = state.config.partition(&name);
+    check_presence(
+        "partition",
+        &name,
+        edit.create,
+        old.is_some(),
+        names(&state).cloned(),
+    )?;
+    let partition = record::partition(&name, old, &edit)?;
+    check::partition(&state, &partition)?;
+    let keys = match state.config.file_partition(&name) {
+        Some(file) => Some(set_keys(&site, &state, file, &partition)?),
+        None => None,
+    };
+    let change = match &keys {
+        Some(keys) if keys.is_empty() => PolicyChange::PartitionRemoved { name: name.clone() },
+        _ => PolicyChange::Partition {
+            made: Box::new(MadePartition {
+                partition,
+                keys,
+                by: caller.actor.user.clone(),
+            }),
+        },
+    };
+    // All of it is as its file has it, and was so.
+    if matches!(change, PolicyChange::PartitionRemoved { .. })
+        && !state.own_policy.partitions.contains_key(&name)
+    {
+        return Ok(Json(gwire::api::ChangeReply {
+            schema: SCHEMA,
+            notes: Vec::new(),
+        }));
+    }
+    send_noting(&site, caller, change, Vec::new()).await
+}
+
+/// The keys in which a partition is to differ from its file; none of them is written there.
+fn set_keys(
+    site: &ApiContext,
+    state: &State,
+    file: &Partition,
+    partition: &Partition,
+) -> Result<BTreeSet<String>, ApiError> {
+    let differing = file.differences(partition);
+    let written = state.config.written_keys.get(&file.name);
+    let is_written = |key: &str| written.is_some_and(|keys| keys.contains(key));
+    if let Some(key) = differing.iter().find(|key| is_written(key.name)) {
+        let at = site.app.config();
+        let place = at.places.get(&(RecordKind::Partition, file.name.clone()));
+        let text = format!(
+            "{} of partition {} is written in {}. Change it there, then gadm reload",
+            key.name,
+            file.name,
+            place.map_or("a file", String::as_str)
+        );
+        return Err(ApiError::conflict(text).about(RefusalKind::NotSupported, &file.name));
+    }
+    Ok(differing.iter().map(|key| key.name.to_owned()).collect())
+}
+
+pub(crate) async fn remove_partition(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    Path(name): Path<String>,
+    _: EditBody,
+) -> EditAnswer {
+    caller.must_administer("editing partitions")?;
+    from_outside(&caller)?;
+    let _turn = site.app.policy_turn().await;
+    let state = site.core.view().await;
+    exists("partition", &name, names(&state))?;
+    if state.config.file_partition(&name).is_some() {
+        let config = site.app.config();
+        let place = config.places.get(&(RecordKind::Partition, name.clone()));
+        let text = match place {
+            Some(place) => {
+                format!("partition {name} is written in {place}. Remove it there, then gadm reload")
+            }
+            None => format!(
+                "partition {name} is there since no file has one. Write another in partitions.d"
+            ),
+        };
+        return Err(ApiError::conflict(text).about(RefusalKind::NotSupported, &name));
+    }
+    send(&site, caller, PolicyChange::PartitionRemoved { name }).await
+}

@@ -1,0 +1,152 @@
+//! Partitions over the API: made, changed and removed beside those of the files.
+
+use super::policy::{alice, refuses, root};
+use super::pool::{Pool, column};
+use expect_test::expect;
+use gmodel::node::Role;
+use serde_json::json;
+
+const FILE: &str = "[partition.main]\nmax_time = \"1:00:00\"\n[qos.fast]\n";
+
+async fn pool() -> Pool {
+    let pool = Pool::new(FILE);
+    for node in ["n1", "n2"] {
+        pool.node(node, Role::Compute, 4).await;
+    }
+    pool
+}
+
+#[tokio::test]
+async fn a_partition_is_made_takes_jobs_and_goes_when_none_names_it() {
+    let pool = pool().await;
+    pool.post(
+        &root(),
+        "/v1/qos/slow",
+        json!({"create": true, "change": {}}),
+    )
+    .await;
+    let make = json!({"create": true, "change": {"nodes": "n[1-2]", "max_time_secs": 600, "allow_qos": ["slow"]}});
+    pool.post(&root(), "/v1/partitions/debug", make.clone())
+        .await;
+    let list = pool.get(&root(), "/v1/partitions").await;
+    assert_eq!(
+        (
+            column(&list, "partitions", "name"),
+            column(&list, "partitions", "is_default"),
+            column(&list, "partitions", "made_by")
+        ),
+        (
+            vec!["main".to_owned(), "debug".to_owned()],
+            vec!["true".to_owned(), "false".to_owned()],
+            vec!["null".to_owned(), "root".to_owned()]
+        ),
+        "{list}"
+    );
+    refuses(
+        &pool,
+        "/v1/partitions/debug",
+        make,
+        expect!["409 conflict: partition debug exists. Change it with gadm partition set"],
+    )
+    .await;
+    refuses(
+        &pool,
+        "/v1/qos/slow/remove",
+        json!({}),
+        expect![[r#"400 invalid: partition debug: QOS "slow" does not exist."#]],
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/partitions/debug",
+        json!({"change": {"state": "down", "features": ["h100"], "allow_qos": []}}),
+    )
+    .await;
+    let one = &pool.get(&root(), "/v1/partitions/debug").await["partitions"][0];
+    assert_eq!((&one["state"], &one["nodes"]), (&json!("down"), &json!([])));
+    pool.submit(&alice(), json!({"partition": "debug"})).await;
+    refuses(&pool, "/v1/partitions/debug/remove", json!({}), expect!["409 conflict: partition debug has 1 jobs that are not over. Cancel them, wait for them, or give those that wait another."]).await;
+    pool.post(&root(), "/v1/jobs/cancel", json!({"jobs": ["1"]}))
+        .await;
+    pool.post(&root(), "/v1/partitions/debug/remove", json!({}))
+        .await;
+    let list = pool.get(&root(), "/v1/partitions").await;
+    assert_eq!(column(&list, "partitions", "name"), ["main"]);
+    refuses(
+        &pool,
+        "/v1/partitions/debug/remove",
+        json!({}),
+        expect![[r#"404 not_found: there is no partition "debug"."#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_file_says_of_a_partition_stays_and_the_rest_may_be_set() {
+    let pool = pool().await;
+    let set = |change: serde_json::Value| json!({"change": change});
+    let path = "/v1/partitions/main";
+    let text = pool
+        .refused(&root(), "POST", path, set(json!({"max_time_secs": 7200})))
+        .await;
+    assert!(
+        text.contains("max_time of partition main is written in "),
+        "{text}"
+    );
+    refuses(
+        &pool,
+        path,
+        set(json!({"prolog": "/bin/evil"})),
+        expect![[r#"400 invalid: "prolog" cannot be set. Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, default_qos, nodes, features"#]],
+    )
+    .await;
+    refuses(&pool, path, set(json!({"default": false})), expect![[r#"400 invalid: "default" cannot be set. Did you mean "default_time_secs"? Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, default_qos, nodes, features"#]]).await;
+    refuses(
+        &pool,
+        path,
+        set(json!({"default_time_secs": 7200})),
+        expect!["400 invalid: partition main: default_time is 7200 s, more than max_time with 3600 s: make it max_time or less"],
+    )
+    .await;
+    refuses(
+        &pool,
+        path,
+        set(json!({"nodes": "n9"})),
+        expect![[r#"404 not_found: there is no node "n9". Did you mean "n1"?"#]],
+    )
+    .await;
+    refuses(
+        &pool,
+        path,
+        set(json!({"allow_qos": ["slow"]})),
+        expect![[r#"404 not_found: there is no qos "slow"."#]],
+    )
+    .await;
+    let text = pool
+        .refused(&root(), "POST", "/v1/partitions/main/remove", json!({}))
+        .await;
+    assert!(text.contains("partition main is written in "), "{text}");
+    pool.post(&root(), path, set(json!({"state": "down", "max_nodes": 1})))
+        .await;
+    let one = pool.get(&root(), path).await;
+    let one = &one["partitions"][0];
+    assert_eq!(
+        (&one["state"], &one["max_nodes"], &one["max_time_secs"]),
+        (&json!("down"), &json!(1), &json!(3600))
+    );
+    let state = pool.core.view().await;
+    let keys = state.own_policy.partitions["main"].keys.as_ref();
+    assert_eq!(keys.map(|keys| keys.len()), Some(2));
+    // As its file has it, nothing is kept of it.
+    pool.post(
+        &root(),
+        path,
+        set(json!({"state": "up", "max_nodes": null})),
+    )
+    .await;
+    assert!(pool.core.view().await.own_policy.partitions.is_empty());
+    let text = pool
+        .refused(&alice(), "POST", path, set(json!({"state": "down"})))
+        .await;
+    assert!(text.contains("editing partitions is for root"), "{text}");
+}
