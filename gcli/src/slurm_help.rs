@@ -84,7 +84,7 @@ fn form_of(name: &str) -> &'static SlurmForm {
 const SUBMITTING: [&str; 3] = ["salloc", "sbatch", "srun"];
 
 /// Where options of sbatch, srun and salloc are put in groups, these; the others stand first.
-const GROUPS: [(&str, &[&str]); 2] = [
+const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Constraint options:",
         &[
@@ -92,7 +92,6 @@ const GROUPS: [(&str, &[&str]); 2] = [
             "contiguous",
             "exclude",
             "mem",
-            "mem-per-cpu",
             "mincpus",
             "nodefile",
             "nodelist",
@@ -100,6 +99,10 @@ const GROUPS: [(&str, &[&str]); 2] = [
             "reservation",
             "tmp",
         ],
+    ),
+    (
+        "Consumable resources related options:",
+        &["exclusive", "mem-per-cpu", "oversubscribe"],
     ),
     (
         "GPU scheduling options:",

@@ -10,6 +10,8 @@ const UNREACHABLE: &str = "Unable to contact slurm controller (connect failure)"
 /// The same of the commands that ask Slurm's accounting database.
 const DATABASE: &str = "Problem talking to the database: Connection refused";
 
+const NODE_NAME: &str = "Invalid node name specified";
+
 /// What kept a command from its end, as far as Slurm's commands have words of their own for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
@@ -41,7 +43,7 @@ fn sentence(about: RefusalKind) -> Option<&'static str> {
         K::NodeCount => "Node count specification invalid",
         K::TooManyNodes => "More processors requested than permitted",
         K::TaskCount => "Task count specification invalid",
-        K::NodeName => "Invalid node name specified",
+        K::NodeName => NODE_NAME,
         K::Feature => "Invalid feature specification",
         K::TimeLimit => "Requested time limit is invalid (missing or exceeds some limit)",
         K::Account => "Invalid account or account/partition combination specified",
@@ -126,6 +128,9 @@ fn framed(name: &str, words: &[String], subject: &str, sentence: &str) -> Vec<St
             Err(_) => format!("srun: error: Unable to allocate resources: {sentence}"),
         },
         "squeue" if has(&["-s", "--steps"]) => format!("slurm_get_job_steps error: {sentence}"),
+        "squeue" if sentence == NODE_NAME && !subject.is_empty() => {
+            format!("squeue: error: Invalid node name {subject}")
+        }
         "squeue" => format!("slurm_load_jobs error: {sentence}"),
         "sprio" => format!("Couldn't get priority factors from controller: {sentence}"),
         "sinfo" if has(&["-T", "--reservation"]) => format!("slurm_load_reservations: {sentence}"),

@@ -28,6 +28,14 @@ pub enum AccountAct {
     Show(Name),
 }
 
+/// Whether these words can be set; the controller is not asked.
+///
+/// # Errors
+/// A key that does not exist, a value that cannot be read.
+pub fn check(words: &[String]) -> Result<(), gcli::Failure> {
+    key_value::read(words, &words_of::<Account>(), "accounts").map(drop)
+}
+
 pub fn run(client: &mut Client, act: AccountAct) -> Outcome {
     match act {
         AccountAct::Add(args) => {

@@ -30,6 +30,14 @@ pub enum QosAct {
     Show(Name),
 }
 
+/// Whether these words can be set; the controller is not asked.
+///
+/// # Errors
+/// A key that does not exist, a value that cannot be read.
+pub fn check(words: &[String]) -> Result<(), gcli::Failure> {
+    key_value::read(words, &words_of::<Qos>(), "QOS").map(drop)
+}
+
 pub fn run(client: &mut Client, act: QosAct) -> Outcome {
     match act {
         QosAct::Add(args) => {

@@ -56,6 +56,14 @@ impl UserWords {
     }
 }
 
+/// Whether these words can be set; the controller is not asked.
+///
+/// # Errors
+/// A key that does not exist, a value that cannot be read.
+pub fn check(words: &[String]) -> Result<(), gcli::Failure> {
+    key_value::read(words, &words_of::<AccountUser>(), "users").map(drop)
+}
+
 pub fn run(client: &mut Client, act: UserAct) -> Outcome {
     match act {
         UserAct::Add(words) => change(client, &words, true),

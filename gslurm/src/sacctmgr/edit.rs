@@ -157,6 +157,9 @@ impl Edit<'_> {
             };
             let words = NameAndWords::of(name.clone(), set.clone());
             match kind {
+                Entity::Qos if !known.qos.contains(&name) => {
+                    policy::qos::run(self.client, QosAct::Add(words))?
+                }
                 Entity::Qos => policy::qos::run(self.client, QosAct::Set(words))?,
                 // What was to be allowed is so already.
                 _ if set.is_empty() => 0,
@@ -380,13 +383,13 @@ fn must_set(change: &Change) -> Result<(), Failure> {
 }
 
 /// What there is, to know what is meant and what is new.
-struct PolicyRecords {
-    accounts: Vec<Account>,
-    qos: Vec<String>,
+pub(super) struct PolicyRecords {
+    pub accounts: Vec<Account>,
+    pub qos: Vec<String>,
 }
 
 impl PolicyRecords {
-    fn read(client: &mut Client) -> Result<Self, Failure> {
+    pub(super) fn read(client: &mut Client) -> Result<Self, Failure> {
         let accounts = account::read_all(client)?;
         Ok(Self {
             accounts,
@@ -410,7 +413,8 @@ impl PolicyRecords {
 
     fn has(&self, kind: Entity, name: &str) -> bool {
         match kind {
-            Entity::Qos => self.qos.iter().any(|qos| qos == name),
+            // Jobs have it even where no record of it was made.
+            Entity::Qos => name == NORMAL || self.qos.iter().any(|qos| qos == name),
             _ => self.accounts.iter().any(|row| row.name == name),
         }
     }

@@ -4,10 +4,12 @@
 
 mod association;
 mod change;
+mod cluster;
 mod edit;
 mod entity;
 mod event;
 mod event_span;
+mod flat_file;
 mod json;
 mod limits;
 mod problem;
@@ -31,8 +33,11 @@ const EXAMPLES: &str = "\
   Valid <COMMAND> values are:
      add <ENTITY> <SPECS>     add entities
      delete <ENTITY> <SPECS>  delete the specified entities
+     dump [<CLUSTER>] [file=<FILE>]
+                              write accounts and their users to a flat file, <CLUSTER>.cfg
      help                     show this text
      list <ENTITY> [<SPECS>]  show is the same
+     load [file=]<FILE>       read a flat file of sacctmgr dump, of this or of Slurm's own
      modify <ENTITY> <SPECS>  modify entities
      version                  display tool version number
 
@@ -96,7 +101,15 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let args = SacctmgrArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if let Some((verb, words)) = args.words.split_first() {
         if let Some(verb) = change::verb_of(verb) {
+            if let Some(refused) = cluster::refusal(words)? {
+                return Err(refused);
+            }
             return edit::run(verb, words, args.immediate);
+        }
+        match verb.to_ascii_lowercase().as_str() {
+            "dump" => return flat_file::dump(words),
+            "load" => return flat_file::load(words, args.immediate),
+            _ => {}
         }
         if verb.eq_ignore_ascii_case("version") {
             writeln!(std::io::stdout(), "{}", gcli::slurm_name::VERSION)?;
@@ -126,10 +139,10 @@ fn print(
 ) -> Result<(), Failure> {
     match asked.kind {
         Entity::Qos => listing.print(qos::COLUMNS, |_| qos::rows(client, &asked.names))?,
-        Entity::Cluster => listing.print(CLUSTER, |_| {
-            let cluster = client.get::<ClusterInfo>("/v1/cluster")?;
-            let is_asked = asked.names.is_empty() || asked.names.contains(&cluster.name);
-            Ok(is_asked.then_some(cluster).into_iter().collect())
+        Entity::Cluster => listing.print(cluster::COLUMNS, |_| {
+            let row = cluster::row(client)?;
+            let is_asked = asked.names.is_empty() || asked.names.contains(&row.name);
+            Ok(is_asked.then_some(row).into_iter().collect())
         })?,
         Entity::Tres => listing.print(tres::COLUMNS, |_| tres::rows(client))?,
         Entity::Events => listing.print(event::COLUMNS, |_| {
@@ -192,10 +205,6 @@ const WCKEY: &[Column<()>] = &[
     Column::blank("user", "User", 10),
 ];
 
-const CLUSTER: &[Column<ClusterInfo>] = &[Column::right("cluster", "Cluster", 10, |row| {
-    row.name.clone()
-})];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +238,7 @@ mod tests {
             ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok()
                 && ruled_table::choose(event::USUAL, event::COLUMNS, "").is_ok()
         );
+        assert!(ruled_table::choose(cluster::USUAL, cluster::COLUMNS, "").is_ok());
         assert!(ruled_table::choose(problem::USUAL, problem::COLUMNS, "").is_ok());
         assert!(ruled_table::choose(transaction::USUAL, transaction::COLUMNS, "").is_ok());
     }

@@ -3,7 +3,7 @@
 use super::entity::{Entity, entity_of, words_of};
 use super::event::{self, EventFilter};
 use super::event_span::EventSpan;
-use super::{problem, qos, transaction};
+use super::{cluster, problem, qos, transaction};
 use gcli::Failure;
 
 pub(super) const ELSEWHERE: &str = "gadm account, user, qos and quota make and change what there is; gadm share shows shares and use";
@@ -163,7 +163,7 @@ impl ListRequest {
                  MaxTRESMins,QOS,DefaultQOS,GrpTRESRunMins"
             }
             (Entity::Qos, _) => qos::USUAL,
-            (Entity::Cluster, _) => "Cluster",
+            (Entity::Cluster, _) => cluster::USUAL,
             (Entity::Tres, _) => "Type,Name,ID",
             (Entity::Runaway, _) => "",
             (Entity::Wckeys, _) => "WCKey,Cluster,User",
@@ -175,15 +175,7 @@ impl ListRequest {
 }
 
 /// What sacctmgr does and we do not under its name.
-const NOT_DONE: [(&str, &str); 5] = [
-    (
-        "dump",
-        "gadm policy export writes accounts, QOS and reservations as TOML",
-    ),
-    (
-        "load",
-        "gadm policy import reads what gadm policy export wrote; --dry-run says what it would do",
-    ),
+const NOT_DONE: [(&str, &str); 3] = [
     ("archive", "gadm backup writes a copy of all there is"),
     (
         "clear",
