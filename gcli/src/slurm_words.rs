@@ -46,6 +46,7 @@ fn sentence(about: RefusalKind) -> Option<&'static str> {
         K::NodeName => NODE_NAME,
         K::Feature => "Invalid feature specification",
         K::TimeLimit => "Requested time limit is invalid (missing or exceeds some limit)",
+        K::TimeMin => "Invalid time-min specification (exceeds job's time or other limits)",
         K::Account => "Invalid account or account/partition combination specified",
         K::Qos => "Invalid qos specification",
         K::PolicyLimit => {

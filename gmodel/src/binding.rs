@@ -289,7 +289,7 @@ fn map<T: Clone>(
 ) -> Result<Vec<T>, BadBinding> {
     let bad = |entry: &str| {
         BadBinding(format!(
-            "{word}:{list}: {entry:?} is no entry of a list as {word}:0,1 or {word}:0*4,1*4"
+            "{word}:{list}: Failed to validate number: {entry}. A list is as {word}:0,1 or {word}:0*4,1*4"
         ))
     };
     let mut entries = Vec::new();
@@ -399,11 +399,12 @@ mod tests {
                 && cpu("sockets").contains("Use cores, threads")
         );
         assert!(
-            cpu("map_cpu:").contains("is no entry of a list")
-                && cpu("mask_cpu:0x0").contains("is no entry")
+            cpu("map_cpu:").contains("Failed to validate number")
+                && cpu("mask_cpu:0x0").contains("Failed to validate number")
         );
         assert!(
-            cpu("map_cpu:1*9999999").contains("is no entry") && cpu("cores:3").contains("unknown")
+            cpu("map_cpu:1*9999999").contains("Failed to validate number")
+                && cpu("cores:3").contains("unknown")
         );
         assert!(
             gpu("closets").contains("Did you mean \"closest\"?")
@@ -411,7 +412,8 @@ mod tests {
                 && gpu("per_task:0").contains("per_task:1")
         );
         assert!(
-            gpu("mask_gpu:0").contains("is no entry") && gpu("map_gpu:0x1").contains("is no entry")
+            gpu("mask_gpu:0").contains("Failed to validate number")
+                && gpu("map_gpu:0x1").contains("Failed to validate number")
         );
     }
 

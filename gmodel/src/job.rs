@@ -482,9 +482,9 @@ pub enum LimitName {
 pub const MAX_RLIMITS: usize = 16;
 
 /// A list that any client may send is bounded where it is read.
-pub(crate) fn few_limits<'de, D: serde::Deserializer<'de>>(
-    from: D,
-) -> Result<Vec<SoftLimit>, D::Error> {
+/// # Errors
+/// More limits than there can be.
+pub fn few_limits<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<SoftLimit>, D::Error> {
     let limits = Vec::<SoftLimit>::deserialize(from)?;
     match limits.len() {
         0..=MAX_RLIMITS => Ok(limits),

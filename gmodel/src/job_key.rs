@@ -538,6 +538,6 @@ mod tests {
             assert_eq!(change.words(), [(text.said, value.to_owned())]);
         }
         let refused = JobChange::default().set("tres_bind", &"gres/gpu:map:x".into());
-        assert!(refused.unwrap_err().contains("is no entry of a list"));
+        assert!(refused.unwrap_err().contains("Failed to validate number"));
     }
 }

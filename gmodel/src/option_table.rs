@@ -311,7 +311,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("tres-per-task", Required("LIST"), Done, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
     option("uid", Required("USER"), Never(OWN_UID), "User the job belongs to"),
     option("usage", Flag, SameAs("help"), "As --help"),
-    option("use-min-nodes", Flag, Hint("a job takes few nodes as always"), "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
+    option("use-min-nodes", Flag, Done, "Of a range of nodes the least").env("SBATCH_USE_MIN_NODES"),
     option("verbose", Flag, Done, "Say on stderr where each option was taken from").short('v').env("SBATCH_DEBUG"),
     option("version", Flag, Done, "Show the version").short('V'),
     option("visible-devices", Required("index|uuid"), Done, "What CUDA_VISIBLE_DEVICES says: 0,1,... or UUIDs; of MIG slices always UUIDs").env("GSUB_VISIBLE_DEVICES").ours(),
@@ -460,7 +460,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency distribution dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu mincpus nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output overcommit parsable partition prefer priority propagate qos quiet rendezvous requeue reservation signal switches tag time time-min tres-bind tres-per-task verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint container container-entrypoint container-env container-image container-mount-home container-mounts container-name container-readonly container-remap-root container-save container-workdir container-writable cpus-per-gpu cpus-per-task deadline dependency distribution dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu mincpus nice no-borrow no-container-entrypoint no-container-mount-home no-container-remap-root no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output overcommit parsable partition prefer priority propagate qos quiet rendezvous requeue reservation signal switches tag time time-min tres-bind tres-per-task use-min-nodes verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum RefusalKind {
     NodeName,
     Feature,
     TimeLimit,
+    /// The least time limit that a job will do with.
+    TimeMin,
     Account,
     Qos,
     /// A limit of an account, QOS or user. The subject is its name in Slurm's spelling.

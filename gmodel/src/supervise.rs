@@ -18,6 +18,7 @@
 use crate::checkpoint::CheckpointMark;
 use crate::container::ContainerSpec;
 use crate::exit_code::ExitCode;
+use crate::job::{SoftLimit, few_limits};
 use crate::parallel::{ParallelSpec, PortRange};
 use crate::run::{NumberedSignal, RunEnd, StopCause};
 pub use crate::step_frame::{
@@ -316,6 +317,9 @@ pub struct StepOrder {
     /// The first task gets a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
+    /// Soft limits of its tasks; empty: those of the job.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few_limits")]
+    pub rlimits: Vec<SoftLimit>,
     /// A part of gstepd that runs in the place of `argv`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helper: Option<StepHelper>,

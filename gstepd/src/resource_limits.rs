@@ -15,12 +15,17 @@ pub struct JobLimits {
 
 impl JobLimits {
     pub fn new(session: Vec<Rlimit>, submission: &[SoftLimit]) -> JobLimits {
-        let soft = submission
-            .iter()
-            .filter_map(|limit| Some((resource(limit.name)?, limit.soft.unwrap_or(u64::MAX))));
         JobLimits {
             session,
-            soft: soft.collect(),
+            soft: submission.iter().filter_map(soft).collect(),
+        }
+    }
+
+    /// Of a step: where its client sent limits, these.
+    pub fn of_step(&self, client: &[SoftLimit]) -> JobLimits {
+        match client.is_empty() {
+            true => self.clone(),
+            false => Self::new(self.session.clone(), client),
         }
     }
 
@@ -48,6 +53,10 @@ impl JobLimits {
         let hard = of_session.or_else(|| resource.current().ok())?.hard;
         (soft > hard).then(|| format!("{} {} to {hard}", resource.name(), in_words(soft)))
     }
+}
+
+fn soft(limit: &SoftLimit) -> Option<(Resource, u64)> {
+    Some((resource(limit.name)?, limit.soft.unwrap_or(u64::MAX)))
 }
 
 /// MEMLOCK stays the node's: sites give it without limit for RDMA, and a login node's 8 MiB would break every such job.

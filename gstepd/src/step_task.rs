@@ -306,7 +306,7 @@ fn spawn(
     spec.kept.extend(pmi.as_ref().map(|end| end.fd.as_fd()));
     spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
-    set_limits(&mut spec, job.limits);
+    set_limits(&mut spec, &job.limits.of_step(&order.rlimits));
     spec.cwd = PathBuf::from(os_string(if order.work_dir.is_empty() {
         &job.order.work_dir
     } else {

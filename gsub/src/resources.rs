@@ -39,7 +39,10 @@ pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Reques
         )));
     }
     let named = nodelist.as_ref().map_or(0, Hostlist::len);
-    let (nodes_min, nodes_max) = node_bounds(nodes, ntasks, ntasks_per_node, named);
+    let (nodes_min, mut nodes_max) = node_bounds(nodes, ntasks, ntasks_per_node, named);
+    if choices.take_flag("use-min-nodes") {
+        nodes_max = nodes_min;
+    }
     Ok(Request {
         nodes_min,
         nodes_max,

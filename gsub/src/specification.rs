@@ -11,6 +11,7 @@ use crate::option_value::{filled, limit_secs, parsed, unnamed, yes_or_no};
 use crate::option_words::GivenOption;
 use crate::resources::{per_gpu_without_gpus, request};
 use crate::script::Work;
+use gcli::slurm_words::Cause;
 use gcli::{Failure, local_time};
 use gmodel::array_spec::ArraySpec;
 use gmodel::binding::GpuBind;
@@ -22,7 +23,7 @@ use gmodel::job_key::TEXTS;
 use gmodel::licence;
 use gmodel::parallel::{RENDEZVOUS_VARIABLE, Rendezvous};
 use gmodel::task_distribution::TaskDistribution;
-use gmodel::{JobSpec, Request, Timestamp};
+use gmodel::{JobSpec, RefusalKind, Request, Timestamp};
 use std::collections::BTreeMap;
 
 /// Priority that a bare `--nice` gives up, as in Slurm.
@@ -260,11 +261,20 @@ fn time_min(given: Option<GivenOption>, limit: Option<u32>) -> Result<Option<u32
     };
     if let Some(limit) = limit.filter(|limit| *limit < secs) {
         let (least, most) = (squeue_time(secs.into()), squeue_time(limit.into()));
-        return Err(given.fail(format_args!(
+        let failure = given.fail(format_args!(
             "{least} is more than the time limit {most}. Make it less"
-        )));
+        ));
+        return Err(failure.because(about(RefusalKind::TimeMin)));
     }
     Ok(Some(secs))
+}
+
+/// Why the controller would refuse it.
+fn about(about: RefusalKind) -> Cause {
+    Cause::Refused {
+        about,
+        subject: String::new(),
+    }
 }
 
 fn deadline(given: Option<GivenOption>, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
@@ -272,7 +282,8 @@ fn deadline(given: Option<GivenOption>, now: Timestamp) -> Result<Option<Timesta
     let at = local_time::read(given.text(), now)
         .map_err(|why| given.fail(why.replacen("begin time", "time", 1)))?;
     if at <= now {
-        return Err(given.fail(format_args!("{} has passed", given.text())));
+        let failure = given.fail(format_args!("{} has passed", given.text()));
+        return Err(failure.because(about(RefusalKind::TimeLimit)));
     }
     Ok(Some(at))
 }

@@ -515,7 +515,7 @@ pub(crate) fn request(
         exclude: args.exclude.take().unwrap_or_default(),
         relative: args.relative,
         plane: work.plane,
-        overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
+        limits: step_words::limits(args, job)?,
         share: work.share,
         terminal: args.pty.then(terminal::size),
         parallel: ParallelSpec {
@@ -654,7 +654,11 @@ fn environment_of_tasks(
     let own = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
     let given = environment::given_names();
     let own: Vec<(String, String)> = own
-        .filter(|(name, _)| job.is_around || !describes_job(name) && !given.contains(&&name[..]))
+        .filter(|(name, _)| {
+            job.is_around
+                || step_variables::has(name)
+                || !describes_job(name) && !given.contains(&&name[..])
+        })
         .chain(job.variables.clone())
         .collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));

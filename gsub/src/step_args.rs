@@ -210,6 +210,9 @@ pub(crate) struct StepArgs {
     /// Program that runs after each task
     #[arg(long, value_name = "FILE")]
     pub task_epilog: Option<String>,
+    /// Soft limits of this process that its tasks have: ALL, as without it inside of a job, NONE, or a list as NOFILE,STACK
+    #[arg(long, value_name = "LIMITS", num_args = 0..=1, default_missing_value = "ALL", require_equals = true)]
+    pub propagate: Option<String>,
     /// Send the program to all nodes first, under this name there; one that ends with / is a directory
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", require_equals = true, conflicts_with_all = ["multi_prog", "pty"])]
     pub bcast: Option<String>,
@@ -262,8 +265,6 @@ pub(crate) struct OptionsOfJob {
     signal: Option<String>,
     #[arg(short = 'k', long, num_args = 0..=1, require_equals = true, default_missing_value = "", hide = true)]
     no_kill: Option<String>,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", hide = true)]
-    propagate: Option<String>,
     #[arg(long, hide = true)]
     accel_bind: Option<String>,
     /// A status is never shown; an interrupt is told in other words.
@@ -277,7 +278,7 @@ pub(crate) struct OptionsOfJob {
 
 impl OptionsOfJob {
     /// Options of srun of which nothing comes in any job, whether they were given, and why.
-    fn unused(&self) -> [(&'static str, bool, &'static str); 7] {
+    fn unused(&self) -> [(&'static str, bool, &'static str); 6] {
         [
             (
                 "--cpus-per-gpu",
@@ -286,11 +287,6 @@ impl OptionsOfJob {
             ),
             ("--signal", self.signal.is_some(), OF_JOB),
             ("--no-kill", self.no_kill.is_some(), OF_JOB),
-            (
-                "--propagate",
-                self.propagate.is_some(),
-                "a step has the limits of its job",
-            ),
             (
                 "--accel-bind",
                 self.accel_bind.is_some(),

@@ -38,6 +38,11 @@ const OF_JOB: [(&str, &str); 6] = [
     ("SRUN_CPUS_PER_TASK", "cpus-per-task"),
 ];
 
+/// Whether it is a variable of a step, which its tasks see as well.
+pub(crate) fn has(name: &str) -> bool {
+    OF_STEP.iter().any(|(known, _)| *known == name)
+}
+
 #[derive(Clone, Copy)]
 enum StepOption {
     Value(&'static str),

@@ -3,14 +3,17 @@
 
 use crate::allocation::take_immediate;
 use crate::allocation::words::{AllocationWords, is_also_steps};
+use crate::resource_limits;
 use crate::step_args::{StepArgs, command};
 use crate::step_gathering::own_name;
 use crate::step_input::InputWord;
 use crate::step_output::os_string;
 use crate::target_job::TargetJob;
 use gcli::Failure;
+use gmodel::duration::TimeLimit;
 use gmodel::step_share::{GpuCountUnit, StepGpus};
 use gmodel::task_distribution::TaskDistribution;
+use gwire::api::StepLimits;
 use std::fs::File;
 use std::time::Duration;
 
@@ -81,6 +84,26 @@ pub(crate) fn plane(args: &StepArgs, job: &TargetJob) -> Result<u32, Failure> {
         eprintln!("{}: {DISTRIBUTION_NOTE}", own_name());
     }
     Ok(args.distribution.or(of_job).map_or(0, |how| how.plane))
+}
+
+/// Its time, whether CPUs bound its tasks, and their limits: those of the job, where grun runs outside of it.
+///
+/// # Errors
+/// A name of none.
+pub(crate) fn limits(args: &StepArgs, job: &TargetJob) -> Result<StepLimits, Failure> {
+    let own = resource_limits::own();
+    let rlimits = match &args.propagate {
+        Some(names) => resource_limits::named(&own, names)
+            .map_err(|why| Failure::usage(format_args!("--propagate: {why}")))?,
+        None if job.is_around => own,
+        None => Vec::new(),
+    };
+    let time = args.time.and_then(TimeLimit::secs);
+    Ok(StepLimits {
+        time_limit_secs: time.and_then(|secs| u32::try_from(secs).ok()),
+        rlimits,
+        overcommit: args.overcommit || job.variable("SLURM_OVERCOMMIT").is_some(),
+    })
 }
 
 /// The tasks that `--ntasks-per-gpu` makes of the GPUs of the step, or of its job.

@@ -92,6 +92,9 @@ pub struct StepAsk {
     /// More tasks than its nodes have CPUs of the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overcommit: bool,
+    /// Its own time limit, for listings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
     /// What the step has exclusively; `None`: it shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,

@@ -4,6 +4,7 @@ use gcli::Failure;
 use gcli::answer::list;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
+use gmodel::duration::sacct_time;
 use gwire::api::StepRow;
 use gwire::client::Client;
 
@@ -57,7 +58,7 @@ fn text(row: &StepRow, times: &TimeFormat) -> String {
         }
     };
     format!(
-        "StepId={} UserId={} StartTime={} TimeLimit=UNLIMITED\n   \
+        "StepId={} UserId={} StartTime={} TimeLimit={}\n   \
          State={} Partition={} NodeList={}\n   \
          Nodes={} CPUs={} Tasks={} Name={} Network=(null)\n   \
          TRES={tres}\n   ResvPorts=(null)\n   CPUFreqReq=Default\n   SrunHost:Pid=(null):0\n",
@@ -65,6 +66,8 @@ fn text(row: &StepRow, times: &TimeFormat) -> String {
         user_id(&row.user),
         row.start_time
             .map_or("Unknown".to_owned(), |at| times.print(at.0)),
+        row.time_limit_secs
+            .map_or("UNLIMITED".to_owned(), |secs| sacct_time(secs.into())),
         row.state,
         row.partition,
         row.nodelist,

@@ -221,7 +221,7 @@ impl AllocationWords {
 /// Whether the job and the step `own` both have this option.
 pub(crate) fn is_also_steps(name: &str, own: &Command) -> bool {
     let has = || own.get_arguments().any(|arg| arg.get_long() == Some(name));
-    ["job-name", "overcommit"].contains(&name) || container_words::has(name) && has()
+    (["job-name", "overcommit"].contains(&name) || container_words::has(name)) && has()
 }
 
 /// Whose option it is. What neither knows is left to the command, which says so.

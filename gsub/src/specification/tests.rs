@@ -62,6 +62,16 @@ fn sample(name: &str) -> &'static str {
 }
 
 #[test]
+fn of_a_range_of_nodes_the_least_is_taken_where_it_is_asked_for() {
+    let nodes = |words: &[&str]| {
+        let request = submission(words).unwrap().spec.common.request.clone();
+        (request.nodes_min, request.nodes_max)
+    };
+    assert_eq!(nodes(&["-N2-4"]), (2, 4));
+    assert_eq!(nodes(&["-N2-4", "--use-min-nodes"]), (2, 2));
+}
+
+#[test]
 fn every_done_option_changes_the_submission() {
     let show = |submission: &Submission| {
         let Submission {
@@ -91,6 +101,8 @@ fn every_done_option_changes_the_submission() {
             "hold",
             "ignore-pbs",
             "propagate",
+            // Of a range of nodes.
+            "use-min-nodes",
             "wait-all-nodes",
         ]
         .contains(&option.name)

@@ -2,6 +2,7 @@
 
 use gmodel::container::ContainerSpec;
 use gmodel::image_pull::PullProgress;
+use gmodel::job::{SoftLimit, few_limits};
 use gmodel::parallel::ParallelSpec;
 use gmodel::run::Usage;
 use gmodel::step_share::StepShareRequest;
@@ -44,9 +45,8 @@ pub struct StepRequest {
     pub relative: u32,
     /// Ranks that a node gets before it is the next node's turn; 0: as many as it takes.
     pub plane: u32,
-    /// More tasks than its nodes have CPUs of the job.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub overcommit: bool,
+    #[serde(flatten)]
+    pub limits: StepLimits,
     /// A part of gstepd in the place of `argv`, which then is a name only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helper: Option<StepHelper>,
@@ -74,6 +74,21 @@ pub struct ComponentStep {
     /// The component's own id.
     pub job: String,
     pub request: StepRequest,
+}
+
+/// How long a step runs, how much its processes may have, and whether CPUs bound their number.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepLimits {
+    /// It ends after this time, as its client has it; for listings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u32>,
+    /// Soft limits of its tasks; empty: those of the job.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few_limits")]
+    pub rlimits: Vec<SoftLimit>,
+    /// More tasks than its nodes have CPUs of the job.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub overcommit: bool,
 }
 
 /// Where a grun inside the job waits for the nodes of its step.
@@ -261,6 +276,9 @@ pub struct StepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Instant>,
     pub elapsed_secs: i64,
+    /// Missing where it has none of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u32>,
     /// CPU time, user and system; missing where it was not measured. Of the batch script: all of the run that is no other step's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_time_secs: Option<f64>,

@@ -305,6 +305,9 @@ pub enum Event {
         /// What it holds exclusively until it ends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<StepHold>,
+        /// Its own time limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit_secs: Option<u32>,
         at: Timestamp,
     },
     /// A step is over. Without this event (its grun was killed) it ends with its run.

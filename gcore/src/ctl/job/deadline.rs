@@ -3,7 +3,7 @@
 
 use crate::ctl::command::Refusal;
 use gmodel::duration::squeue_time;
-use gmodel::{JobSpec, Timestamp};
+use gmodel::{JobSpec, RefusalKind, Timestamp};
 
 /// Seconds a run of the job must have at least.
 fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
@@ -52,23 +52,27 @@ pub(crate) fn check(
     limit_secs: Option<u32>,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let invalid = |text: String| Err(Refusal::invalid(text));
+    let invalid = |text: String, about| Err(Refusal::invalid(text).about(about));
     if let (Some(least), Some(limit)) = (spec.time_min_secs, limit_secs)
         && least > limit
     {
         let shown = |secs: u32| squeue_time(u64::from(secs));
-        return invalid(format!(
+        let text = format!(
             "--time-min {} is longer than the time limit, {}.",
             shown(least),
             shown(limit)
-        ));
+        );
+        return invalid(text, RefusalKind::TimeMin);
     }
     let begin = spec.begin.unwrap_or(now).max(now);
     match last_start(spec, limit_secs) {
-        Some(late) if late <= begin => invalid(format!(
-            "{}. Ask for less --time, or allow less with --time-min.",
-            words(spec, limit_secs)
-        )),
+        Some(late) if late <= begin => invalid(
+            format!(
+                "{}. Ask for less --time, or allow less with --time-min.",
+                words(spec, limit_secs)
+            ),
+            RefusalKind::TimeLimit,
+        ),
         _ => Ok(()),
     }
 }

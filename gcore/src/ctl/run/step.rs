@@ -41,6 +41,7 @@ struct PlannedPart {
     layout: Vec<StepNode>,
     first_ranks: Vec<u32>,
     hold: Option<StepHold>,
+    limit_secs: Option<u32>,
 }
 
 /// Starts all parts of a step or none.
@@ -132,6 +133,7 @@ fn plan(
         layout: step_nodes(run, &held, places.collect(), &parts),
         first_ranks,
         hold: hold_of(run.steps, ask, parts),
+        limit_secs: ask.limit_secs,
         tasks,
     }))
 }
@@ -147,6 +149,7 @@ fn record(tx: &mut Tx, part: PlannedPart, name: String, first_rank: u32) -> Star
         nodes: part.tasks.len() as u32,
         places: places_unless_first(&part.tasks),
         hold: part.hold,
+        limit_secs: part.limit_secs,
         at: tx.now,
     });
     let mut started = StartedStep {

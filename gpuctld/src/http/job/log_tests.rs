@@ -380,6 +380,7 @@ fn what_people_do_is_told_with_their_names() {
         nodes: 2,
         places: vec![],
         hold: None,
+        limit_secs: None,
         at,
     };
     assert_eq!(one(&step), "step 0: bash, 4 tasks");

@@ -162,6 +162,7 @@ impl StepSource<'_> {
                 cpu_time_secs: used.map(|used| cpu_secs(&used)),
                 peak_memory_bytes: used.map(|used| used.peak_memory_bytes),
                 own: step.own,
+                time_limit_secs: step.limit_secs,
                 ..row
             });
         }
@@ -271,6 +272,7 @@ mod tests {
                     ..Usage::default()
                 }),
             }),
+            limit_secs: None,
             own: None,
         };
         let unmeasured = StoredStep {

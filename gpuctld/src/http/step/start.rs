@@ -199,7 +199,8 @@ fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
         exclude: hosts("--exclude", &request.exclude)?,
         relative: request.relative,
         plane: request.plane,
-        overcommit: request.overcommit,
+        overcommit: request.limits.overcommit,
+        limit_secs: request.limits.time_limit_secs,
         share: request.share.clone(),
         programs: request.programs.iter().map(program_ask).collect(),
         connect: request.callback.connect.clone(),
@@ -459,6 +460,7 @@ fn order(
         nodes: layout.iter().map(|node| node.name.clone()).collect(),
         node_index: position as u32,
         node_tasks: layout.iter().map(tasks).collect(),
+        rlimits: request.limits.rlimits.clone(),
         cpus_per_task: request
             .share
             .as_ref()

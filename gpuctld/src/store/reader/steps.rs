@@ -24,6 +24,7 @@ pub struct StoredStep {
     pub started: Timestamp,
     pub ended: Option<StoredEnd>,
     pub own: Option<StepOwn>,
+    pub limit_secs: Option<u32>,
 }
 
 /// The end of a step, as its grun told it.
@@ -64,6 +65,7 @@ fn of_job(db: &Connection, id: JobId) -> ReadResult<Vec<StoredStep>> {
                 nodes,
                 places,
                 hold,
+                limit_secs,
                 at,
             } => {
                 let own = hold.as_ref().map(own);
@@ -77,6 +79,7 @@ fn of_job(db: &Connection, id: JobId) -> ReadResult<Vec<StoredStep>> {
                     started: at,
                     ended: None,
                     own,
+                    limit_secs,
                 });
             }
             Event::StepEnded {
