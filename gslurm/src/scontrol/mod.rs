@@ -7,6 +7,7 @@ use gadm::job::{self, JobAct};
 use gadm::node::{self, NodeAct};
 
 mod document;
+mod interactive;
 mod partition;
 mod record;
 mod reservation;
@@ -68,8 +69,8 @@ struct ScontrolArgs {
     quiet: bool,
     #[command(flatten)]
     cluster: ClusterChoice,
-    /// What to do
-    #[arg(required = true, value_name = "COMMAND")]
+    /// What to do; without a word commands are read from stdin
+    #[arg(value_name = "COMMAND")]
     words: Vec<String>,
 }
 
@@ -77,7 +78,17 @@ struct ScontrolArgs {
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(ScontrolArgs::command(), words, &[])?;
     let args = ScontrolArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    let (command, rest) = args.words.split_first().expect("one is required");
+    match args.words.is_empty() {
+        true => interactive::run(args),
+        false => carry_out(&args),
+    }
+}
+
+/// One command.
+fn carry_out(args: &ScontrolArgs) -> Outcome {
+    let Some((command, rest)) = args.words.split_first() else {
+        return Ok(0);
+    };
     let has_json = ["show", "ping"]
         .iter()
         .any(|known| command.eq_ignore_ascii_case(known));
@@ -124,6 +135,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         "write" => write_script(&mut client, rest),
         "ping" if args.json => json::controller::print_ping(&mut client),
         "ping" => ping(&mut client),
+        "help" => {
+            write!(std::io::stdout(), "{}", gcli::slurm_help::help(&ScontrolArgs::command(), "scontrol"))?;
+            Ok(0)
+        }
         "reconfigure" => controller::reload(&mut client, &ReloadArgs::default()),
         "version" => {
             writeln!(std::io::stdout(), "{}", slurm_name::VERSION)?;
