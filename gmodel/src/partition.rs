@@ -108,6 +108,10 @@ record! {
         headroom: Option<GpuAmounts> = None, Key::new(Kind::Gpus);
         /// Empty allows all.
         allow_qos: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Qos));
+        /// Accounts that may not use it, where `allow_accounts` is empty.
+        deny_accounts: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Other));
+        /// QOS that its jobs may not have, where `allow_qos` is empty.
+        deny_qos: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Qos));
         /// QOS of jobs that name none.
         default_qos: Option<String> = None, Key::new(Kind::Name(NameOf::Qos));
         /// How its GPUs are cut by MIG.
@@ -282,8 +286,22 @@ words!(PartitionState {
 impl Partition {
     /// Whether jobs charged to an account may run here: the partition lists no account, or this one, or one above it.
     pub fn takes_account(&self, policy: &Policy, account: &str) -> bool {
-        let allowed = &self.allow_accounts;
-        allowed.is_empty() || policy.is_among(account, |name| allowed.iter().any(|one| one == name))
+        let is_in =
+            |list: &[String]| policy.is_among(account, |name| list.iter().any(|one| one == name));
+        match self.allow_accounts.is_empty() {
+            true => !is_in(&self.deny_accounts),
+            false => is_in(&self.allow_accounts),
+        }
+    }
+
+    /// The accounts that may use it: `ada, bob`, `all but eve`.
+    pub fn accounts_text(&self) -> String {
+        listed(&self.allow_accounts, &self.deny_accounts)
+    }
+
+    /// The QOS that its jobs may have, in the same way.
+    pub fn qos_text(&self) -> String {
+        listed(&self.allow_qos, &self.deny_qos)
     }
 
     pub fn is_open_to_user(&self, user: &str) -> bool {
@@ -291,7 +309,10 @@ impl Partition {
     }
 
     pub fn is_open_to_qos(&self, qos: &str) -> bool {
-        is_named(&self.allow_qos, qos)
+        match self.allow_qos.is_empty() {
+            true => !self.deny_qos.iter().any(|one| one == qos),
+            false => is_named(&self.allow_qos, qos),
+        }
     }
 
     pub fn holds(&self, node_name: &str, features: &[String]) -> bool {
@@ -300,6 +321,13 @@ impl Partition {
             NodeSelection::Names(names) => names.contains(node_name),
             NodeSelection::Features(wanted) => wanted.iter().all(|f| features.contains(f)),
         }
+    }
+}
+
+fn listed(allowed: &[String], denied: &[String]) -> String {
+    match allowed.is_empty() {
+        true => format!("all but {}", denied.join(", ")),
+        false => allowed.join(", "),
     }
 }
 
@@ -340,5 +368,26 @@ mod tests {
             partition(Some(1), None).mem_ask(MemRequest::Default, true),
             MemRequest::PerCpu(1)
         );
+    }
+
+    #[test]
+    fn what_is_denied_stays_out_unless_a_list_says_which_may_come() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        let partition = Partition {
+            deny_accounts: names(&["lab"]),
+            deny_qos: names(&["low"]),
+            ..Partition::default()
+        };
+        let policy = Policy::default();
+        assert!(
+            !partition.takes_account(&policy, "lab") && partition.takes_account(&policy, "ada")
+        );
+        assert!(!partition.is_open_to_qos("low") && partition.is_open_to_qos("high"));
+        assert_eq!(partition.qos_text(), "all but low");
+        let open = Partition {
+            allow_qos: names(&["low"]),
+            ..partition
+        };
+        assert!(open.is_open_to_qos("low") && !open.is_open_to_qos("high"));
     }
 }

@@ -21,10 +21,14 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     let mut lines = vec![
         format!("PartitionName={}", partition.name),
         format!(
-            "AllowGroups=ALL AllowAccounts={} AllowUsers={} AllowQos={}",
-            all(&partition.allow_accounts),
+            "AllowGroups=ALL {} AllowUsers={} {}",
+            who(
+                "Accounts",
+                &partition.allow_accounts,
+                &partition.deny_accounts
+            ),
             all(&partition.allow_users),
-            all(&partition.allow_qos)
+            who("Qos", &partition.allow_qos, &partition.deny_qos)
         ),
         format!(
             "AllocNodes=ALL Default={} QoS={} Hidden=NO RootOnly=NO",
@@ -73,6 +77,14 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
 
 fn time(secs: Option<u32>, none: &str) -> String {
     secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()))
+}
+
+/// Which may use it, or which may not.
+fn who(what: &str, allowed: &[String], denied: &[String]) -> String {
+    match (allowed, denied) {
+        ([], [_, ..]) => format!("Deny{what}={}", denied.join(",")),
+        _ => format!("Allow{what}={}", all(allowed)),
+    }
 }
 
 /// Names, or `ALL` for none.

@@ -288,6 +288,30 @@ fn under_the_name_scontrol_partitions_are_made_changed_and_removed() {
     assert!(sent("update PartitionName=x").contains("No changes specified"));
 }
 
+#[test]
+fn under_the_name_scontrol_commands_are_read_by_the_line() {
+    let controller = FakeController::start(|_: &Request| {
+        Answer::ok(r#"{"schema":1,"name":"lab","host":"head1"}"#)
+    });
+    let program = controller.dir().join("scontrol");
+    std::os::unix::fs::symlink(GSLURM, &program).expect("a link");
+    let program = program.to_str().expect("a path");
+    let said = controller.run_with(program, &[], &[], "ping\n!!\nnosuch\n\nquit\nping\n");
+    assert_eq!(
+        said.stdout
+            .matches("Slurmctld(primary) at head1 is UP")
+            .count(),
+        2,
+        "{said:?}"
+    );
+    assert!(
+        said.stderr
+            .contains("\"nosuch\" of scontrol is not known here"),
+        "{said:?}"
+    );
+    assert!(said.stdout.ends_with("scontrol: "), "{said:?}");
+}
+
 /// The first line of stderr.
 fn controller_said(all: &str) -> &str {
     let mut lines = all.lines();

@@ -171,6 +171,8 @@ fn partition_table(
         per_account,
         headroom,
         allow_qos,
+        deny_accounts,
+        deny_qos,
         default_qos,
         gpu_sharing,
         // Of processes on real nodes, and of GPUs that are cut, checked and watched.
@@ -238,6 +240,11 @@ fn partition_table(
     );
     table.set("allow_users", listed(allow_users, |name| names.user(name)));
     table.set("allow_qos", listed(allow_qos, |name| names.qos(name)));
+    table.set("deny_qos", listed(deny_qos, |name| names.qos(name)));
+    table.set(
+        "deny_accounts",
+        listed(deny_accounts, |name| names.account(name)),
+    );
     table.set(
         "default_qos",
         default_qos.as_ref().map(|name| names.qos(name)),

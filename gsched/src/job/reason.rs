@@ -121,7 +121,7 @@ pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) 
     if !partition.takes_account(policy, &spec.account) {
         let text = format!(
             "partition {name:?} is for the accounts {} now, not for {}",
-            partition.allow_accounts.join(", "),
+            partition.accounts_text(),
             spec.account
         );
         return Some(Reason::new(ReasonCode::AccountNotAllowed, text));
@@ -129,7 +129,7 @@ pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) 
     if !partition.is_open_to_qos(&spec.qos) {
         let text = format!(
             "partition {name:?} is for the QOS {} now, not for {}",
-            partition.allow_qos.join(", "),
+            partition.qos_text(),
             spec.qos
         );
         return Some(Reason::new(ReasonCode::QOSNotAllowed, text));

@@ -55,10 +55,10 @@ pub(super) const PARTITION: &[Field<PartitionCell>] = &[
     ("accounts/allowed", |one| {
         said(one.row.allow_accounts.join(","))
     }),
-    blank("accounts/deny"),
+    ("accounts/deny", |one| said(one.row.deny_accounts.join(","))),
     blank("groups/allowed"),
     ("qos/allowed", |one| said(one.row.allow_qos.join(","))),
-    blank("qos/deny"),
+    ("qos/deny", |one| said(one.row.deny_qos.join(","))),
     ("qos/assigned", |one| maybe(&one.row.default_qos)),
     blank("alternate"),
     blank("tres/billing_weights"),

@@ -30,7 +30,11 @@ pub(super) fn run(mut args: ScontrolArgs) -> Outcome {
                 continue;
             }
         };
-        match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
+        match words
+            .first()
+            .map(|word| word.to_ascii_lowercase())
+            .as_deref()
+        {
             Some("exit" | "quit" | "q") => return Ok(worst),
             Some("oneliner") => args.oneliner = true,
             Some("details") => args.details = true,

@@ -136,7 +136,11 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
         "ping" if args.json => json::controller::print_ping(&mut client),
         "ping" => ping(&mut client),
         "help" => {
-            write!(std::io::stdout(), "{}", gcli::slurm_help::help(&ScontrolArgs::command(), "scontrol"))?;
+            write!(
+                std::io::stdout(),
+                "{}",
+                gcli::slurm_help::help(&ScontrolArgs::command(), "scontrol")
+            )?;
             Ok(0)
         }
         "reconfigure" => controller::reload(&mut client, &ReloadArgs::default()),
@@ -216,16 +220,12 @@ const NOT_DONE: [(&str, &str); 13] = [
 ];
 
 /// What scontrol shows and we do not, each with where else to look.
-const NOT_SHOWN: [(&str, &str); 8] = [
+const NOT_SHOWN: [(&str, &str); 7] = [
     (
         "assoc_mgr",
         "sacctmgr show assoc, gadm share and gadm quota show shares, use and bounds",
     ),
     ("burstbuffer", "there are no burst buffers"),
-    (
-        "daemons",
-        "gpuctld is the controller, gpud each node's; gadm diag says how they are doing",
-    ),
     ("dwstat", "there are no burst buffers"),
     (
         "federation",
@@ -288,7 +288,7 @@ fn is_job_key(key: &str) -> bool {
 }
 
 /// What `show` can be asked for, as scontrol spells it; beginnings are enough.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 11] = [
     "jobs",
     "nodes",
     "partitions",
@@ -299,6 +299,7 @@ const SHOWN: [&str; 10] = [
     "reservations",
     "licenses",
     "steps",
+    "daemons",
 ];
 
 /// How records are shown.
@@ -385,6 +386,7 @@ fn show(client: &mut Client, words: &[String], form: ShowForm) -> Outcome {
             writeln!(std::io::stdout(), "{}", hostlist::compress(names))?;
             return Ok(0);
         }
+        Some("daemons") => return daemons(client),
         Some("config") => return config(client),
         Some("reservations") => record::reservations(client, &split(names))?,
         Some("licenses") => record::licences(client, &split(names))?,
@@ -460,6 +462,19 @@ fn config(client: &mut Client) -> Outcome {
         writeln!(out, "{key:<23} = {value}")?;
     }
     out.flush()?;
+    Ok(0)
+}
+
+/// The daemons that run on this machine, by the names of Slurm's that they stand for.
+fn daemons(client: &mut Client) -> Outcome {
+    let cluster: ClusterInfo = client.get("/v1/cluster")?;
+    let here = nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let is_node = all_nodes(client)?.contains(&here);
+    let names = [("slurmctld", cluster.host == here), ("slurmd", is_node)];
+    let names: Vec<&str> = names.iter().filter(|one| one.1).map(|one| one.0).collect();
+    writeln!(std::io::stdout(), "{}", names.join(" "))?;
     Ok(0)
 }
 

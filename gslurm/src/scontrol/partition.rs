@@ -14,12 +14,10 @@ use gwire::client::Client;
 pub(super) const NAMES: [&str; 3] = ["partitionname", "partition", "part"];
 
 /// Words that say how every partition is here, with what they may say.
-const SO_ALREADY: [(&str, &[&str]); 18] = [
+const SO_ALREADY: [(&str, &[&str]); 16] = [
     ("allocnodes", &["", "all"]),
     ("allowgroups", &["", "all"]),
     ("default", &["no"]),
-    ("denyaccounts", &[""]),
-    ("denyqos", &[""]),
     ("disablerootjobs", &["no"]),
     ("exclusive", &["no"]),
     ("exclusiveuser", &["no"]),
@@ -35,8 +33,17 @@ const SO_ALREADY: [(&str, &[&str]); 18] = [
     ("rootonly", &["no"]),
 ];
 
+/// Lists, which are named by their beginnings, too.
+const LISTS: [&str; 5] = [
+    "allowaccounts",
+    "allowqos",
+    "allowusers",
+    "denyaccounts",
+    "denyqos",
+];
+
 /// What to do instead of the others, by the beginning of the word.
-const INSTEAD: [(&str, &str); 14] = [
+const INSTEAD: [(&str, &str); 13] = [
     (
         "allocnodes",
         "submit_from_jobs of its file says whether jobs may submit",
@@ -49,7 +56,6 @@ const INSTEAD: [(&str, &str); 14] = [
         "default",
         "the file of a partition says which is the default",
     ),
-    ("deny", "AllowAccounts and AllowQos say which may use it"),
     (
         "defmempernode",
         "DefMemPerCPU= or mem_per_gpu= say what jobs get that ask for none",
@@ -136,10 +142,15 @@ fn change(word: &str) -> Result<Vec<String>, Failure> {
     };
     let sign = key.len() - key.trim_end_matches(['+', '-']).len();
     let (bare, sign) = key.split_at(key.len() - sign);
-    let (bare, lower) = (bare.to_ascii_lowercase(), value.to_ascii_lowercase());
+    let (lower, typed) = (value.to_ascii_lowercase(), bare.to_ascii_lowercase());
+    // A beginning of six letters is enough, as for scontrol.
+    let mut lists = LISTS.iter().filter(|_| typed.len() > 5);
+    let bare: &str = lists
+        .find(|list| list.starts_with(&typed))
+        .unwrap_or(&&*typed);
     let none = ["all", "unlimited", "infinite", "-1", "n/a"].contains(&lower.as_str());
     let one = |key: &str, value: &str| Ok(vec![format!("{key}{sign}={value}")]);
-    match bare.as_str() {
+    match bare {
         "priority" => Ok(vec![
             format!("priority_tier={value}"),
             format!("priority_factor={value}"),
@@ -151,7 +162,9 @@ fn change(word: &str) -> Result<Vec<String>, Failure> {
         "overtimelimit" if lower == "0" => one("over_time", "none"),
         "overtimelimit" => one("over_time", value),
         "maxnodes" if none => one("max_nodes", "none"),
-        "allowaccounts" | "allowqos" | "allowusers" if none => one(&bare, ""),
+        "allowaccounts" | "allowqos" | "allowusers" | "denyaccounts" | "denyqos" if none => {
+            one(bare, "")
+        }
         "qos" if lower.is_empty() || none => Ok(Vec::new()),
         _ if SO_ALREADY
             .iter()
@@ -166,7 +179,7 @@ fn change(word: &str) -> Result<Vec<String>, Failure> {
                     subject: String::new(),
                 },
             )),
-            None => Ok(vec![word.to_owned()]),
+            None => one(bare, value),
         },
     }
 }
@@ -183,15 +196,15 @@ mod tests {
         };
         assert_eq!(
             read("partition PartitionName=debug Nodes=n[1-2] Priority=2 State=DOWN"),
-            "Nodes=n[1-2] priority_tier=2 priority_factor=2 State=DOWN"
+            "nodes=n[1-2] priority_tier=2 priority_factor=2 state=DOWN"
         );
         assert_eq!(
             read("part=debug Default=NO Hidden=no OverSubscribe=NO AllowGroups=ALL QoS="),
             ""
         );
         assert_eq!(
-            read("AllowAccounts=ALL MaxNodes=UNLIMITED DefMemPerCPU=512"),
-            "allowaccounts= max_nodes=none mem_per_cpu=512"
+            read("AllowAccount=ALL DenyQos=low MaxNodes=UNLIMITED DefMemPerCPU=512"),
+            "allowaccounts= denyqos=low max_nodes=none mem_per_cpu=512"
         );
         assert!(read("OverSubscribe=FORCE:4").contains("gpu_sharing"));
         assert!(read("Default=YES").contains("file"));

@@ -172,6 +172,11 @@ pub struct PartitionRow {
     pub allow_accounts: Vec<String>,
     pub allow_users: Vec<String>,
     pub allow_qos: Vec<String>,
+    /// What may not use it, where the list above is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_accounts: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_qos: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_qos: Option<String>,
 }

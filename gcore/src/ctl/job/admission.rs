@@ -191,7 +191,7 @@ fn qos(
         );
     }
     if !partition.is_open_to_qos(name) {
-        let allowed = partition.allow_qos.join(", ");
+        let allowed = partition.qos_text();
         return denied(
             RefusalKind::Qos,
             format!(

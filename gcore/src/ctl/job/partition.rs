@@ -69,7 +69,7 @@ pub(crate) fn may_use(
     let name = &partition.name;
     let denied = |text, about| Err(Refusal::denied(text).about(about));
     if !partition.takes_account(&state.policy, account) {
-        let allowed = partition.allow_accounts.join(", ");
+        let allowed = partition.accounts_text();
         let text = format!(
             "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. Choose with -A."
         );

@@ -155,6 +155,8 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         allow_accounts: partition.allow_accounts.clone(),
         allow_users: partition.allow_users.clone(),
         allow_qos: partition.allow_qos.clone(),
+        deny_accounts: partition.deny_accounts.clone(),
+        deny_qos: partition.deny_qos.clone(),
         default_qos: partition.default_qos.clone(),
     }
 }

@@ -65,8 +65,8 @@ pub(crate) fn qos(state: &State, qos: &Qos) -> Result<(), ApiError> {
 }
 
 pub(crate) fn partition(state: &State, partition: &Partition) -> Result<(), ApiError> {
-    let qos = partition.allow_qos.iter().chain(&partition.default_qos);
-    qos.into_iter()
+    let qos = partition.allow_qos.iter().chain(&partition.deny_qos);
+    qos.chain(&partition.default_qos)
         .filter(|qos| *qos != NORMAL_QOS)
         .try_for_each(|qos| exists("qos", qos, state.policy.qos.keys()))?;
     match &partition.nodes {
