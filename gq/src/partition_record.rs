@@ -20,16 +20,7 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     let over_time = Some(partition.over_time_secs).filter(|secs| *secs > 0);
     let mut lines = vec![
         format!("PartitionName={}", partition.name),
-        format!(
-            "AllowGroups=ALL {} AllowUsers={} {}",
-            who(
-                "Accounts",
-                &partition.allow_accounts,
-                &partition.deny_accounts
-            ),
-            all(&partition.allow_users),
-            who("Qos", &partition.allow_qos, &partition.deny_qos)
-        ),
+        permissions(partition),
         format!(
             "AllocNodes=ALL Default={} QoS={} Hidden=NO RootOnly=NO",
             if partition.is_default { "YES" } else { "NO" },
@@ -77,6 +68,19 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
 
 fn time(secs: Option<u32>, none: &str) -> String {
     secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()))
+}
+
+fn permissions(partition: &PartitionRow) -> String {
+    format!(
+        "AllowGroups=ALL {} AllowUsers={} {}",
+        who(
+            "Accounts",
+            &partition.allow_accounts,
+            &partition.deny_accounts
+        ),
+        all(&partition.allow_users),
+        who("Qos", &partition.allow_qos, &partition.deny_qos)
+    )
 }
 
 /// Which may use it, or which may not.

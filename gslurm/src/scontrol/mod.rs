@@ -89,23 +89,9 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
     let Some((command, rest)) = args.words.split_first() else {
         return Ok(0);
     };
-    let has_json = ["show", "ping"]
-        .iter()
-        .any(|known| command.eq_ignore_ascii_case(known));
-    if args.json && !has_json {
-        return Err(Failure::usage(format_args!(
-            "--json is of what is shown, and {command} shows nothing"
-        )));
-    }
+    judge(command, rest, args.json)?;
     let mut client = gcli::connect("scontrol")?;
     args.cluster.check(&mut client)?;
-    if let (["ping" | "reconfigure" | "version"], Some(odd)) =
-        ([command.to_ascii_lowercase().as_str()], rest.first())
-    {
-        return Err(Failure::usage(format_args!(
-            "{command} takes no words, and {odd:?} is one"
-        )));
-    }
     let jobs = || job_names(rest);
     let mut on_jobs = |act: JobAct| job::run(&mut client, act);
     match command.to_ascii_lowercase().as_str() {
@@ -152,6 +138,26 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
         "delete" => reservation::delete(&mut client, rest),
         _ => Err(Failure::usage(advice_instead(command))),
     }
+}
+
+/// What a command cannot have beside it.
+fn judge(command: &str, rest: &[String], json: bool) -> Result<(), Failure> {
+    let has_json = ["show", "ping"]
+        .iter()
+        .any(|known| command.eq_ignore_ascii_case(known));
+    if json && !has_json {
+        return Err(Failure::usage(format_args!(
+            "--json is of what is shown, and {command} shows nothing"
+        )));
+    }
+    if let (["ping" | "reconfigure" | "version"], Some(odd)) =
+        ([command.to_ascii_lowercase().as_str()], rest.first())
+    {
+        return Err(Failure::usage(format_args!(
+            "{command} takes no words, and {odd:?} is one"
+        )));
+    }
+    Ok(())
 }
 
 /// What to do instead of a command that is not offered.
