@@ -21,6 +21,7 @@ const IDLE: Duration = Duration::from_secs(20);
 pub fn streams(bench: &mut Bench) -> anyhow::Result<()> {
     let pool = bench.pool(1, "h100:8")?;
     let job = sleeper(&pool, 0)?;
+    let others = sleeper(&pool, NOBODY)?;
     bench.row(|_| {
         let mut grun = grun(
             &pool,
@@ -50,7 +51,7 @@ pub fn streams(bench: &mut Bench) -> anyhow::Result<()> {
         })
     })?;
     echoes(bench, &pool, &job)?;
-    shells(bench, &pool, &job)
+    shells(bench, &pool, [&job, &others])
 }
 
 /// Keys typed to `cat`: by itself, as a step, and as a step while passes run.
@@ -86,15 +87,14 @@ fn echoes(bench: &Bench, pool: &Pool, job: &str) -> anyhow::Result<()> {
 }
 
 /// What idle shells cost the controller.
-fn shells(bench: &Bench, pool: &Pool, own: &str) -> anyhow::Result<()> {
-    let others = sleeper(pool, NOBODY)?;
+fn shells(bench: &Bench, pool: &Pool, [own, others]: [&str; 2]) -> anyhow::Result<()> {
     bench.row_once(|_| {
         let before = pool.memory()?;
         let mut open = Vec::with_capacity(2 * SHELLS);
         let start = Instant::now();
         for _ in 0..SHELLS {
             open.push(Shell::open(&mut grun(pool, 0, own, &["cat"]))?);
-            open.push(Shell::open(&mut grun(pool, NOBODY, &others, &["cat"]))?);
+            open.push(Shell::open(&mut grun(pool, NOBODY, others, &["cat"]))?);
         }
         for shell in &mut open {
             shell.type_key()?;
@@ -130,7 +130,7 @@ fn sleeper(pool: &Pool, uid: u32) -> anyhow::Result<String> {
         "--wrap",
         "sleep 86400",
     ];
-    let output = pool.command("gsub").args(args).uid(uid).output()?;
+    let output = pool.command("gsub").args(args).uid(uid).gid(uid).output()?;
     if !output.status.success() {
         bail!("gsub: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -139,7 +139,11 @@ fn sleeper(pool: &Pool, uid: u32) -> anyhow::Result<String> {
 
 fn grun(pool: &Pool, uid: u32, job: &str, program: &[&str]) -> Command {
     let mut command = pool.command("grun");
-    command.args(["--jobid", job]).args(program).uid(uid);
+    command
+        .args(["--jobid", job])
+        .args(program)
+        .uid(uid)
+        .gid(uid);
     command
 }
 

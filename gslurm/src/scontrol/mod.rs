@@ -337,7 +337,11 @@ impl<'w> ShowRequest<'w> {
             });
         let lower = match entity.to_ascii_lowercase() {
             key if is_job_key(&key) => "jobs".to_owned(),
-            key => key.replace("licence", "license"),
+            // `show reservationname X`, as `update` has it.
+            key => match key.strip_suffix("name") {
+                Some(record @ ("node" | "partition" | "reservation")) => record.to_owned(),
+                _ => key.replace("licence", "license"),
+            },
         };
         let found = SHOWN
             .iter()
