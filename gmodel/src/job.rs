@@ -482,6 +482,7 @@ pub enum LimitName {
 pub const MAX_RLIMITS: usize = 16;
 
 /// A list that any client may send is bounded where it is read.
+///
 /// # Errors
 /// More limits than there can be.
 pub fn few_limits<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<SoftLimit>, D::Error> {
