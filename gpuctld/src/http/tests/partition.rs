@@ -97,10 +97,10 @@ async fn what_a_file_says_of_a_partition_stays_and_the_rest_may_be_set() {
         &pool,
         path,
         set(json!({"prolog": "/bin/evil"})),
-        expect![[r#"400 invalid: "prolog" cannot be set. Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, default_qos, nodes, features"#]],
+        expect![[r#"400 invalid: "prolog" cannot be set. Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]],
     )
     .await;
-    refuses(&pool, path, set(json!({"default": false})), expect![[r#"400 invalid: "default" cannot be set. Did you mean "default_time_secs"? Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, default_qos, nodes, features"#]]).await;
+    refuses(&pool, path, set(json!({"default": false})), expect![[r#"400 invalid: "default" cannot be set. Did you mean "default_time_secs"? Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]]).await;
     refuses(
         &pool,
         path,
