@@ -20,13 +20,13 @@ const IDLE: Duration = Duration::from_secs(20);
 
 pub fn streams(bench: &mut Bench) -> anyhow::Result<()> {
     let pool = bench.pool(1, "h100:8")?;
-    let job = sleeper(&pool, 0)?;
-    let others = sleeper(&pool, NOBODY)?;
+    let first = sleeper(&pool, 0)?;
+    let second = sleeper(&pool, NOBODY)?;
     bench.row(|_| {
         let mut grun = grun(
             &pool,
             0,
-            &job,
+            &first,
             &["head", "-c", &CARRIED_BYTES.to_string(), "/dev/zero"],
         );
         let mut child = grun.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -50,8 +50,8 @@ pub fn streams(bench: &mut Bench) -> anyhow::Result<()> {
             ours: format!("{:.0} MB/s", carried as f64 / 1e6 / time.as_secs_f64()),
         })
     })?;
-    echoes(bench, &pool, &job)?;
-    shells(bench, &pool, [&job, &others])
+    echoes(bench, &pool, &first)?;
+    shells(bench, &pool, [&first, &second])
 }
 
 /// Keys typed to `cat`: by itself, as a step, and as a step while passes run.
@@ -86,15 +86,15 @@ fn echoes(bench: &Bench, pool: &Pool, job: &str) -> anyhow::Result<()> {
     pool.run("gdel", &["-t", "PENDING", "-u", "root"]).map(drop)
 }
 
-/// What idle shells cost the controller.
-fn shells(bench: &Bench, pool: &Pool, [own, others]: [&str; 2]) -> anyhow::Result<()> {
+/// What idle shells in two jobs cost the controller.
+fn shells(bench: &Bench, pool: &Pool, [first, second]: [&str; 2]) -> anyhow::Result<()> {
     bench.row_once(|_| {
         let before = pool.memory()?;
         let mut open = Vec::with_capacity(2 * SHELLS);
         let start = Instant::now();
         for _ in 0..SHELLS {
-            open.push(Shell::open(&mut grun(pool, 0, own, &["cat"]))?);
-            open.push(Shell::open(&mut grun(pool, NOBODY, others, &["cat"]))?);
+            open.push(Shell::open(&mut grun(pool, 0, first, &["cat"]))?);
+            open.push(Shell::open(&mut grun(pool, NOBODY, second, &["cat"]))?);
         }
         for shell in &mut open {
             shell.type_key()?;

@@ -83,7 +83,7 @@ fn form_of(name: &str) -> &'static SlurmForm {
 /// Commands that take the options of the table besides their own.
 const SUBMITTING: [&str; 3] = ["salloc", "sbatch", "srun"];
 
-/// Where options of sbatch, srun and salloc are put in groups, these; the others stand first.
+/// Groups of options in the help of sbatch, srun and salloc. Options of no group stand before them.
 const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Constraint options:",

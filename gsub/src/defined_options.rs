@@ -22,7 +22,7 @@ impl DefinedOptions {
         Self(options)
     }
 
-    /// On stderr; with a second `-v` also whom it asks.
+    /// On stderr; with a second `-v` the controller's socket, too.
     pub fn say(&self, name: &str, verbosity: u32, client: &Client) {
         if verbosity == 0 {
             return;

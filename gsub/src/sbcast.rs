@@ -131,7 +131,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     nix::unistd::dup2_stdin(&file.file)
         .map_err(|errno| Failure::new(format_args!("cannot read the file as input: {errno}")))?;
     let step = file.step(job.map(String::as_str), target, args.get_flag("force"));
-    step::main(std::iter::once(program).chain(step))
+    step::start(std::iter::once(program).chain(step), |_| None)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! A file on its way to each node of a job, as a step beside all others: for `sbcast` and `srun --bcast`. Source: sbcast(1), srun(1).
 
 use crate::step_output::os_string;
-use crate::step_told::own_name;
 use gcli::Failure;
 use gmodel::byte_text;
 use sha2::{Digest, Sha256};
@@ -40,7 +39,6 @@ pub(crate) fn send_program(dest: &str, job: &str, command: &mut [String]) -> Res
     let Some(program) = command.first_mut() else {
         return Ok(());
     };
-    let file = SourceFile::open(&found(program), false)?;
     let target = match dest.is_empty() || dest.ends_with('/') {
         true => target(&format!("{dest}slurm_bcast_{}_{}", job, std::process::id()))?,
         false => target(dest)?,
@@ -48,11 +46,12 @@ pub(crate) fn send_program(dest: &str, job: &str, command: &mut [String]) -> Res
     let own = std::env::current_exe().map_err(|error| {
         Failure::new(format_args!("--bcast: cannot tell its own file: {error}"))
     })?;
-    let input = file.file.try_clone()?;
+    let file = found(program);
+    let words = ["--force", "--jobid", job, "--", &file, &target];
     let sent = std::process::Command::new(own)
-        .arg0(own_name())
-        .args(file.step(Some(job), target.clone(), true))
-        .stdin(input)
+        .arg0("sbcast")
+        .args(words.map(os_string))
+        .stdin(std::process::Stdio::null())
         .status()?;
     if !sent.success() {
         return Err(Failure::new(format_args!(

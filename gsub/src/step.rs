@@ -71,13 +71,21 @@ const CHANNEL: usize = 1024;
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    start(words, environment::own)
+}
+
+/// As [`main`], with the variables that are options of a step read by `variable`.
+pub(crate) fn start(
+    words: impl IntoIterator<Item = OsString>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Outcome {
     let words: Vec<String> = words
         .into_iter()
         .map(|word| byte_text::from_bytes(word.as_bytes()))
         .collect();
     let (program, options) = words.split_at(words.len().min(1));
-    let mut apart = take_apart(options, &own_options())?;
-    apart.own = [step_variables::of_step(environment::own), apart.own].concat();
+    let apart = take_apart(options, &own_options())?;
+    let variables = step_variables::of_step(variable);
     if step_mpi::asks_for_list(&apart.own) {
         step_mpi::print_list();
         return Ok(0);
@@ -85,9 +93,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let is_of_another =
         |word: &String| OF_ANOTHER_JOB.iter().any(|option| word.starts_with(option));
     if own_job().is_err() && !apart.own.iter().any(is_of_another) {
-        return in_own_allocation(program, apart);
+        return in_own_allocation(program, apart, &variables);
     }
-    let PartsInJob { mut parts, notes } = step_components::in_job(program, apart)?;
+    let PartsInJob { mut parts, notes } = step_components::in_job(program, apart, &variables)?;
     let args = &mut parts[0];
     if !args.quiet {
         say_all(&notes);
@@ -126,8 +134,8 @@ pub(crate) fn read(words: Vec<String>) -> Result<StepArgs, Failure> {
 }
 
 /// Outside of a job: an allocation for this one step, as srun has it. One that is left at work waits for its client to come back.
-fn in_own_allocation(program: &[String], apart: AllocationWords) -> Outcome {
-    let asked = step_components::of_new_job(program, apart)?;
+fn in_own_allocation(program: &[String], apart: AllocationWords, variables: &[String]) -> Outcome {
+    let asked = step_components::of_new_job(program, apart, variables)?;
     let args = &asked.parts[0];
     let signals = block_signals(args.pty)?;
     let mut client = gcli::connect("grun")?;
@@ -211,7 +219,8 @@ fn run(mut parts: Vec<StepPart>, signals: SigSet) -> Result<StepEnd, Failure> {
     if args.verbose > 0 {
         step_told::say_where(&job.id, &step, |name| job.variable(name));
     }
-    let files = check_reader(&step, args.input.ranks())
+    let files = step_components::check_started(&request, &step)
+        .and_then(|()| check_reader(&step, args.input.ranks()))
         .and_then(|()| step_components::open_files(&parts, &step));
     let channel = StepChannel::new();
     let sender = &channel.sender;

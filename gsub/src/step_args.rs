@@ -54,7 +54,7 @@ grun returns the highest exit code of its tasks.";
 /// Of options that a running job does not take from a step.
 const OF_JOB: &str = "it is for the job, give it to gsub";
 
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(name = "grun", version, about = "Start tasks on the nodes of a running job, or of an allocation of their own", after_help = EXAMPLES)]
 pub(crate) struct StepArgs {
     /// Nodes of the job to use; of a range as many as the job has
@@ -240,7 +240,7 @@ pub(crate) struct StepArgs {
 }
 
 /// What only a job has. Such words are told to change nothing.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct OptionsOfJob {
     #[arg(short = 'p', long, hide = true)]
     partition: Option<String>,

@@ -53,12 +53,10 @@ fn split(mut first: AllocationWords) -> Result<Vec<AllocationWords>, Failure> {
     let words = std::mem::take(&mut first.command);
     let mut sides = words.split(|word| word == SEPARATOR);
     first.command = sides.next().unwrap_or_default().to_vec();
-    let mut parts = vec![first];
-    for side in sides {
-        let mut part = take_apart(side, &command_line)?;
-        part.own = [step_variables::of_step(environment::own), part.own].concat();
-        parts.push(part);
-    }
+    let others = sides.map(|side| take_apart(side, &command_line));
+    let parts: Vec<_> = std::iter::once(Ok(first))
+        .chain(others)
+        .collect::<Result<_, _>>()?;
     match parts.len() > 1 && parts.iter().any(|part| part.command.is_empty()) {
         true => Err(no_command()),
         false => Ok(parts),
@@ -72,33 +70,36 @@ pub(crate) struct PartsInJob {
     pub notes: Vec<String>,
 }
 
-/// The parts of a step in a job: several only in a job of unlike parts.
+/// The parts of a step in a job: several only in a job of unlike parts. `variables` are options that each of them has.
 ///
 /// # Errors
 /// Words that grun has not.
-pub(crate) fn in_job(program: &[String], apart: AllocationWords) -> Result<PartsInJob, Failure> {
+pub(crate) fn in_job(
+    program: &[String],
+    apart: AllocationWords,
+    variables: &[String],
+) -> Result<PartsInJob, Failure> {
     let sides = match are_around() {
         true => split(apart)?,
         false => vec![apart],
     };
     let is_one = sides.len() == 1;
+    let program = [program, variables].concat();
     let (mut parts, mut notes) = (Vec::new(), Vec::new());
     for (side, at) in sides.into_iter().zip(0..) {
-        let words = WordsInJob::of(program, side)?;
+        let words = WordsInJob::of(&program, side)?;
         notes.extend(words.notes);
-        let mut args = step::read(words.step.clone())?;
-        let numbers = args.het_group.take().map(|named| named.0);
-        let numbers = numbers.or_else(|| (!is_one).then(|| vec![at]));
+        let mut args = step::read(words.step)?;
         args.immediate = words.immediate;
-        for number in numbers.iter().flatten() {
-            let mut of_one = step::read(words.step.clone())?;
-            of_one.immediate = words.immediate;
-            of_one.het_group = Some(Components(vec![*number]));
-            parts.push(of_one);
-        }
-        if numbers.is_none() {
-            parts.push(args);
-        }
+        let numbers = match args.het_group.take() {
+            Some(named) => named.0.into_iter().map(Some).collect(),
+            None if is_one => vec![None],
+            None => vec![Some(at)],
+        };
+        parts.extend(numbers.into_iter().map(|number| StepArgs {
+            het_group: number.map(|number| Components(vec![number])),
+            ..args.clone()
+        }));
     }
     agree(&mut parts)?;
     Ok(PartsInJob { parts, notes })
@@ -117,13 +118,14 @@ pub(crate) struct PartsOfNewJob {
 pub(crate) fn of_new_job(
     program: &[String],
     apart: AllocationWords,
+    variables: &[String],
 ) -> Result<PartsOfNewJob, Failure> {
     let (mut asked, mut parts, mut first_immediate) = (Vec::new(), Vec::new(), None);
     for side in split(apart)? {
         let (immediate, own) = take_immediate(side.own)?;
         first_immediate = first_immediate.or(immediate);
         let dashes = ["--".to_owned()];
-        let words = [program, &own, &dashes, &side.command].concat();
+        let words = [program, variables, &own, &dashes, &side.command].concat();
         let args = step::read(words)?;
         if args.het_group.is_some() {
             return Err(Failure::usage(
@@ -229,6 +231,22 @@ pub(crate) fn request(
     Ok(whole)
 }
 
+/// A controller from before steps of several components starts the first alone.
+///
+/// # Errors
+/// It did so.
+pub(crate) fn check_started(request: &StepRequest, step: &StepReply) -> Result<(), Failure> {
+    match step.components.len() == request.components.len() {
+        true => Ok(()),
+        false => Err(Failure::new(format_args!(
+            "the controller started {} of {} components of the step: it is older than grun. Start a step in each component, \
+             with --het-group, until it is upgraded",
+            step.components.len() + 1,
+            request.components.len() + 1
+        ))),
+    }
+}
+
 /// The files that each part names for its tasks.
 ///
 /// # Errors
@@ -259,7 +277,7 @@ mod tests {
     }
 
     fn of_new(text: &str) -> Result<PartsOfNewJob, String> {
-        of_new_job(&["grun".to_owned()], words(text)).map_err(|failure| failure.text)
+        of_new_job(&["grun".to_owned()], words(text), &[]).map_err(|failure| failure.text)
     }
 
     #[test]

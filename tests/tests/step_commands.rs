@@ -313,3 +313,32 @@ fn a_file_comes_whole_to_each_node_or_not_at_all() {
         }
     }
 }
+
+#[test]
+fn a_program_is_sent_before_its_step_and_variables_are_the_steps_alone() {
+    let Some(pool) = Pool::up(1, "h100:1") else {
+        return;
+    };
+    let links = pool.work.join("links");
+    let made = pool.run("gadm", &["slurm-names", links.to_str().unwrap()]);
+    assert_eq!(made.code, 0, "{made:?}");
+    pool.run_shell(
+        "mkdir out; printf '#!/bin/sh\\ncat; echo from $0\\n' > program; chmod 755 program",
+    );
+    let job = running_job(&pool, "1");
+    let srun = format!("{}/srun --jobid={job}", links.display());
+    let sent = format!("from {}/out/sent", pool.work.display());
+
+    let given = pool.run_shell(&format!("echo in | {srun} --bcast=out/sent ./program"));
+    assert_eq!((given.code, given.out), (0, format!("in\n{sent}\n")));
+    pool.run_shell("rm out/sent");
+    let by_variables = pool.run_shell(&format!(
+        "echo in | SLURM_BCAST=out/sent SLURM_STDINMODE=none SLURM_LABELIO=1 {srun} ./program"
+    ));
+    assert_eq!(
+        (by_variables.code, by_variables.out),
+        (0, format!("0: {sent}\n"))
+    );
+    pool.run_shell(&format!("SLURM_BCAST=out {srun} ./program"))
+        .fails_with(1, "not all nodes took");
+}

@@ -46,7 +46,7 @@ pub(crate) fn partitions(own: &Policy, config: &ClusterConfig) -> Vec<Partition>
             _ => {}
         }
     }
-    // The only partition of the files is the default without a word, also beside others.
+    // The only partition of the files is the default without a word.
     if let ([only], false) = (&mut all[..], made.is_empty()) {
         only.is_default = true;
     }

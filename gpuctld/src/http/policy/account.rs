@@ -127,13 +127,7 @@ pub(crate) async fn edit_account(
     if !edit.create {
         check::account_exists(&state, &name)?;
     }
-    check_presence(
-        "account",
-        &name,
-        edit.create,
-        old.is_some(),
-        state.policy.accounts.keys().cloned(),
-    )?;
+    check_presence("account", &name, edit.create, state.policy.accounts.keys())?;
     let account = record::account(&name, old, &edit)?;
     check::account(&state, &account)?;
     let mut notes = check::unheard_of(&state, old, &account);

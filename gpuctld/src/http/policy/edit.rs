@@ -80,15 +80,14 @@ pub(crate) fn may_coordinate(
         })
 }
 
-/// A record must be there to be changed, and not there to be made.
-pub(crate) fn check_presence(
+/// A record must be among the `known` ones to be changed, and not among them to be made.
+pub(crate) fn check_presence<'a>(
     what: &str,
     name: &str,
     create: bool,
-    present: bool,
-    known: impl Iterator<Item = String>,
+    known: impl Iterator<Item = &'a String> + Clone,
 ) -> Result<(), ApiError> {
-    match (create, present) {
+    match (create, known.clone().any(|one| one == name)) {
         (true, true) => Err(ApiError::conflict(format!(
             "{what} {name} exists. Change it with gadm {what} set"
         ))
@@ -100,10 +99,7 @@ pub(crate) fn check_presence(
             name,
         )),
         (true, false) => check_name(what, name),
-        (false, false) => {
-            let known: Vec<String> = known.collect();
-            Err(not_there(what, name, known.iter().map(String::as_str)))
-        }
+        (false, false) => Err(not_there(what, name, known.map(String::as_str))),
         (false, true) => Ok(()),
     }
 }

@@ -53,13 +53,7 @@ pub(crate) async fn edit_partition(
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     let old = state.config.partition(&name);
-    check_presence(
-        "partition",
-        &name,
-        edit.create,
-        old.is_some(),
-        names(&state).cloned(),
-    )?;
+    check_presence("partition", &name, edit.create, names(&state))?;
     let partition = record::partition(&name, old, &edit)?;
     check::partition(&state, &partition)?;
     let keys = match state.config.file_partition(&name) {

@@ -57,13 +57,7 @@ pub(crate) async fn edit_qos(
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     let old = state.policy.qos.get(&name);
-    check_presence(
-        "qos",
-        &name,
-        edit.create,
-        old.is_some(),
-        state.policy.qos.keys().cloned(),
-    )?;
+    check_presence("qos", &name, edit.create, state.policy.qos.keys())?;
     let qos = record::qos(&name, old, &edit)?;
     check::qos(&state, &qos)?;
     let notes = check::unheard_of(&state, old, &qos);

@@ -63,8 +63,7 @@ pub(crate) async fn edit_reservation(
         "reservation",
         &name,
         edit.create,
-        old.is_some(),
-        state.policy.reservations.keys().cloned(),
+        state.policy.reservations.keys(),
     )?;
     let mut reservation = record::reservation(&name, old, &edit)?;
     if edit.create {

@@ -277,7 +277,7 @@ fn check_container(spec: Option<&ContainerSpec>) -> Result<(), ApiError> {
         .map_err(ApiError::invalid)
 }
 
-/// All parts of a step, whose bounds are those of one together.
+/// Each part of a step by itself; the size of the request bounds all of them.
 fn check_components(request: &StepRequest) -> Result<(), ApiError> {
     check(request)?;
     if request.components.len() >= MOST_PARTS {
