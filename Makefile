@@ -3,13 +3,15 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo clients bench soak test-gpu lint man-check ptx-check clean
+.PHONY: help setup build test demo clients bench packages packages-test soak test-gpu lint man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
 	@echo 'make clients     heavy programs of others (MPI, PyTorch, notebooks) against a pool; root. Installs and removes them (PARTY=NAME for one)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
+	@echo 'make packages    deb and rpm into target/packages                        (~10 min on 2 cores, first time)'
+	@echo 'make packages-test  these packages installed, upgraded under a job and removed in fresh Debian roots; root  (~5 min more)'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'
 	@echo 'make test-gpu    the GPUs of this machine through a pool of it; root. Touches no MIG, clocks or resets (docs/gpu-runs.md)'
@@ -48,6 +50,16 @@ bench:
 	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'
 	$(CARGO) build --release
 	target/release/gpupool-bench $(SCENARIO)
+
+packages:
+	@tests/setup.sh build packages
+	@echo 'packages: building with optimisation (8 min on 2 cores the first time), then 2 min of packing'
+	$(CARGO) build --release --locked
+	@CARGO='$(CARGO)' packaging/build.sh target/release
+
+packages-test: packages
+	@tests/setup.sh packages-test
+	@CARGO='$(CARGO)' tests/packages.sh target/release
 
 soak:
 	@tests/setup.sh build

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What building, testing and the demo need of this machine: looks, installs what Debian or Ubuntu packages it can, says
-# what and why. Usage: tests/setup.sh [build] [test] [demo]
+# what and why. Usage: tests/setup.sh [build] [test] [demo] [packages] [packages-test]
 set -eu
 
 rust_wanted=1.95
@@ -67,6 +67,20 @@ for_demo() {
     fi
 }
 
+for_packages() {
+    need dpkg-deb dpkg "debs are made by it"
+    need rpmbuild rpm "rpms are made by it"
+    need strip binutils "programs are packed without what only debuggers read"
+    need git git "the time of the last commit is the packages' time"
+}
+
+for_packages-test() {
+    need lintian lintian "it reads packages as Debian's reviewers do"
+    need mmdebstrap mmdebstrap "fresh Debian roots are made by it"
+    need ip iproute2 "a fresh root has a network of its own"
+    need systemd-analyze systemd "it tells how exposed a unit is"
+}
+
 install_missing() {
     [ ${#missing_packages[@]} -gt 0 ] || { say "nothing to install"; return 0; }
     command -v apt-get >/dev/null 2>&1 || fail "install ${missing_packages[*]} (their names on Debian) and come again"
@@ -79,8 +93,8 @@ install_missing() {
 
 for what in "$@"; do
     case $what in
-    build | test | demo) "for_$what" ;;
-    *) fail "nothing is known about '$what'; say build, test or demo" ;;
+    build | test | demo | packages | packages-test) "for_$what" ;;
+    *) fail "nothing is known about '$what'; say build, test, demo, packages or packages-test" ;;
     esac
 done
 install_missing

@@ -116,19 +116,25 @@ fn gpus_by_node(text: &str, nodes: u32) -> anyhow::Result<Vec<Option<String>>> {
         .collect()
 }
 
-/// The directory of our programs: beside `gadm`.
+/// The directory of our programs: that of `gadm`, as in a build, or the one that the package gpupool-sandbox fills.
 fn programs() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let dir = own.parent().context("gadm has no directory")?.to_owned();
-    for name in ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", LIBRARY] {
-        if !dir.join(name).exists() {
-            bail!(
-                "{name} is not beside gadm in {}; build the whole workspace",
-                dir.display()
-            );
-        }
+    let beside = own.parent().context("gadm has no directory")?;
+    let packaged = beside.join("../lib/gpupool/sandbox");
+    match (first_missing(beside), first_missing(&packaged)) {
+        (None, _) => Ok(beside.to_owned()),
+        (_, None) => Ok(fs::canonicalize(packaged)?),
+        (Some(name), _) => bail!(
+            "{name} is not beside gadm in {}. Install the package gpupool-sandbox, or build the whole workspace",
+            beside.display()
+        ),
     }
-    Ok(dir)
+}
+
+fn first_missing(programs: &Path) -> Option<&'static str> {
+    ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", LIBRARY]
+        .into_iter()
+        .find(|name| !programs.join(name).exists())
 }
 
 /// In place of simulated GPUs those of this machine, by its own driver.
