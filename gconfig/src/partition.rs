@@ -9,7 +9,7 @@ use crate::record::names;
 use crate::section::Section;
 use gmodel::config::{GpuSharing, NodeSelection, Partition};
 use gmodel::record::Record;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,14 +20,11 @@ pub struct Partitions {
     /// Where each name was first written: `path:line`.
     places: BTreeMap<String, String>,
     default: Option<String>,
-    /// The keys that each says.
-    keys: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Partitions as the files have them.
 pub struct ReadPartitions {
     pub list: Vec<Partition>,
-    pub keys: BTreeMap<String, BTreeSet<String>>,
     /// Where each is written: `path:line`.
     pub places: BTreeMap<String, String>,
 }
@@ -94,9 +91,6 @@ impl Partitions {
         };
         let keys = names(&Partition::keys());
         let section = Section::open(source, table, &keys, &format!("[partition.{name}]"), errors);
-        let said = keys.iter().filter(|key| section.has(key));
-        let said = said.map(|key| (*key).to_owned()).collect();
-        self.keys.insert(name.to_owned(), said);
         records.current = None;
         let mut partition: Partition = records.read_record(&section, source, errors);
         name.clone_into(&mut partition.name);
@@ -132,7 +126,6 @@ impl Partitions {
                 true => vec![only()],
                 false => self.list,
             },
-            keys: self.keys,
             places: self.places,
         }
     }

@@ -12,7 +12,7 @@ pub use crate::partition::{
 use crate::policy::{Policy, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+
 use std::sync::Arc;
 
 /// Everything of the controller's TOML that decisions depend on.
@@ -24,9 +24,6 @@ pub struct ClusterConfig {
     /// The partitions as the files have them, where operators made or changed some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub file_partitions: Vec<Partition>,
-    /// The keys that the files say of each partition, by their names in TOML: those stay as they are written.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub written_keys: BTreeMap<String, BTreeSet<String>>,
     /// The account of a user without one.
     pub default_account: String,
     /// Seconds of silence until a node counts as failed.
@@ -85,7 +82,6 @@ impl Default for ClusterConfig {
             name: "gpupool".into(),
             partitions: Vec::new(),
             file_partitions: Vec::new(),
-            written_keys: BTreeMap::new(),
             default_account: "default".into(),
             node_timeout_secs: 300,
             lost_node: LostNodePolicy::Requeue,

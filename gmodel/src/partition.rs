@@ -8,7 +8,6 @@ use crate::policy::{Limits, Placement, Policy, PreemptMode};
 use crate::record::{Access, Field, Key, Kind, NameOf, Record, Value};
 use crate::{record, words};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// Whether users may submit from compute nodes where a job of theirs runs. Root there is each of these users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,11 +140,24 @@ record! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadePartition {
     pub partition: Partition,
-    /// Of a partition that a file has, the keys that were set, by their names in TOML. `None`: no file has it, and it is this one.
+    /// The partition as its file had it then. `None`: no file had it, and it is this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys: Option<BTreeSet<String>>,
+    pub file: Option<Box<Partition>>,
     /// The user that did so last.
     pub by: String,
+}
+
+impl MadePartition {
+    /// The keys that were set of a partition that a file has: those that count, while the file (`now`) says of them what it said
+    /// then, or those that count no more.
+    pub fn set_keys(&self, now: &Partition, count: bool) -> Vec<&'static Key> {
+        let Some(file) = &self.file else {
+            return Vec::new();
+        };
+        let mut keys = self.partition.differences(file);
+        keys.retain(|key| key.is_editable() && (file.get(key) == now.get(key)) == count);
+        keys
+    }
 }
 
 const VISIBLE_DEVICES: &[&str] = &[VisibleDevices::WORDS[0].0, VisibleDevices::WORDS[1].0];

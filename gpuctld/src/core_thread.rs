@@ -212,12 +212,12 @@ impl CoreHandle {
         self.ask(end, Vec::new()).await
     }
 
-    /// Puts a new configuration in force.
+    /// Puts a configuration in force that was read again.
     ///
     /// # Errors
     /// As [`Self::command`].
     pub async fn reload(&self, config: Arc<ClusterConfig>) -> Result<Reply, Refusal> {
-        self.ask(Input::Configure { config }, Vec::new()).await
+        self.ask(Input::Reload { config }, Vec::new()).await
     }
 
     /// The state, at least as new as every answer given so far. Without `client_keys`, which grow with

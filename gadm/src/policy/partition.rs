@@ -1,4 +1,4 @@
-//! `gadm partition`: partitions made at run time, and keys set of those that files have where no file says them.
+//! `gadm partition`: partitions made at run time, and keys set of partitions that files have.
 
 use super::key_value::{self, words_of};
 use super::{Name, NameAndWords, Removal, edit, print_json, print_record, records, remove};
@@ -14,7 +14,7 @@ pub enum PartitionAct {
     /// Make a partition: gadm partition add debug nodes=node[1-2] max_time=30 priority_tier=2
     #[command(visible_alias = "create")]
     Add(NameAndWords),
-    /// Change a partition; what its file says of it stays: gadm partition set debug state=down
+    /// Change a partition; until gadm reload, where a file has it: gadm partition set debug state=down
     #[command(visible_alias = "update")]
     Set(NameAndWords),
     /// Remove partitions that were made so and that no job names

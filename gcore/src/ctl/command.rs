@@ -55,6 +55,10 @@ pub enum Input {
     Configure {
         config: Arc<ClusterConfig>,
     },
+    /// The files are read again while the controller runs: what was set of their partitions counts no more.
+    Reload {
+        config: Arc<ClusterConfig>,
+    },
     /// First input after boot.
     Started,
 }

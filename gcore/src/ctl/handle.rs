@@ -58,6 +58,12 @@ pub fn handle(
             class::declassify(&mut tx);
             Ok(Reply::Done)
         }
+        Input::Reload { config } => {
+            tx.emit(Event::Configured { config, at: now });
+            policy::partition::follow_files(&mut tx);
+            class::declassify(&mut tx);
+            Ok(Reply::Done)
+        }
         Input::Started => {
             tx.emit(Event::ControllerStarted { at: now });
             Ok(Reply::Done)

@@ -49,6 +49,7 @@ pub use plan::mirror::Mirror;
 pub use plan::snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
 pub use policy::edit::imported as imported_policy;
 pub use policy::faults::{policy_faults, unknown_accounts};
+pub use policy::partition::set_until_reload;
 pub use reservation::window::{reservation_of, reservations_over};
 pub use rows::Rows;
 pub use run::idle_policy::{

@@ -102,7 +102,6 @@ impl Config {
         match config {
             Some(mut config) if errors.is_empty() => {
                 config.cluster.partitions = partitions.list;
-                config.cluster.written_keys = partitions.keys;
                 config.cluster.scheduler.topology = topology.unwrap_or_default();
                 config.cluster.policy = records.policy;
                 config.places = records.places;

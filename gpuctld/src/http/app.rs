@@ -145,6 +145,8 @@ impl App {
         let old = self.config();
         let restart = Config::restart_needed(&old, &new);
         let merged = Arc::new(Config::reloaded(&old, &new));
+        let _turn = self.policy_turn().await;
+        let taken_back = gcore::ctl::set_until_reload(&*core.view().await);
         core.reload(Arc::new(merged.cluster.clone())).await?;
         self.live.set(&merged);
         self.policy_changed();
@@ -155,6 +157,7 @@ impl App {
         Ok(restart
             .iter()
             .map(|key| restart_note(key))
+            .chain(taken_back)
             .chain(unknown)
             .collect())
     }

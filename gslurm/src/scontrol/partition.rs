@@ -159,6 +159,8 @@ fn change(word: &str) -> Result<Vec<String>, Failure> {
         "defmempercpu" if none || lower == "0" => one("mem_per_cpu", "none"),
         "defmempercpu" => one("mem_per_cpu", value),
         "defmempergpu" => one("mem_per_gpu", value),
+        "defaulttime" if none => one("default_time", "none"),
+        "defaulttime" => one("default_time", value),
         "overtimelimit" if lower == "0" => one("over_time", "none"),
         "overtimelimit" => one("over_time", value),
         "maxnodes" if none => one("max_nodes", "none"),
@@ -203,8 +205,8 @@ mod tests {
             ""
         );
         assert_eq!(
-            read("AllowAccount=ALL DenyQos=low MaxNodes=UNLIMITED DefMemPerCPU=512"),
-            "allowaccounts= denyqos=low max_nodes=none mem_per_cpu=512"
+            read("AllowAccount=ALL DenyQos=low MaxNodes=UNLIMITED DefMemPerCPU=512 DefaultTime=10"),
+            "allowaccounts= denyqos=low max_nodes=none mem_per_cpu=512 default_time=10"
         );
         assert!(read("OverSubscribe=FORCE:4").contains("gpu_sharing"));
         assert!(read("Default=YES").contains("file"));

@@ -139,6 +139,9 @@ pub struct PartitionRow {
     /// The user that made it at run time, or last set a key of a file's; empty for what is as its file has it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub made_by: String,
+    /// Keys of a file's partition that were set at run time, by their names in TOML.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set_keys: Vec<String>,
     pub is_default: bool,
     /// `up`, `down`, `drain`, `inact`.
     pub state: String,

@@ -183,7 +183,7 @@ fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> 
         PolicyChange::QosRemoved { name } => qos(name),
         PolicyChange::Reservation { reservation: one } => reservation(&one.name),
         PolicyChange::ReservationRemoved { name, .. } => reservation(name),
-        PolicyChange::Partition { made } => partition::is_free_to_set(state, made),
+        PolicyChange::Partition { made } => partition::is_of_its_file(state, made),
         PolicyChange::PartitionRemoved { .. } => Ok(()),
         PolicyChange::All { policy } => {
             policy.accounts.keys().try_for_each(account)?;

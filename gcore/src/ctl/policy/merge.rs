@@ -1,7 +1,6 @@
 //! The policy in force: the configuration's files over what `gadm` made.
 
 use gmodel::config::{ClusterConfig, Partition};
-use gmodel::partition::MadePartition;
 use gmodel::policy::Reservation;
 use gmodel::record::Record;
 use gmodel::{Policy, TimeZone};
@@ -20,28 +19,20 @@ pub(crate) fn merged(own: &Policy, config: &ClusterConfig) -> Arc<Policy> {
     Arc::new(all)
 }
 
-/// The partitions in force: the files' with the keys that were set of them and that no file says, and those that were made.
+/// The partitions in force: the files' with the keys that were set of them, and those that were made.
 pub(crate) fn partitions(own: &Policy, config: &ClusterConfig) -> Vec<Partition> {
     let (mut all, mut made) = (config.of_files().to_vec(), Vec::new());
-    for MadePartition {
-        partition, keys, ..
-    } in own.partitions.values()
-    {
-        let file = all.iter_mut().find(|one| one.name == partition.name);
-        match (file, keys) {
-            (Some(file), Some(keys)) => {
-                let written = config.written_keys.get(&partition.name);
-                let is_free = |key: &str| written.is_none_or(|keys| !keys.contains(key));
-                let set = Partition::keys()
-                    .into_iter()
-                    .filter(|key| keys.contains(key.name));
-                for key in set.filter(|key| is_free(key.name)) {
-                    if let Some(value) = partition.get(key) {
+    for set in own.partitions.values() {
+        let file = all.iter_mut().find(|one| one.name == set.partition.name);
+        match (file, &set.file) {
+            (Some(file), Some(_)) => {
+                for key in set.set_keys(file, true) {
+                    if let Some(value) = set.partition.get(key) {
                         file.set(key, value);
                     }
                 }
             }
-            (None, None) => made.push(partition.clone()),
+            (None, None) => made.push(set.partition.clone()),
             // The file that has it, or had it, counts.
             _ => {}
         }

@@ -1,37 +1,28 @@
 //! Partitions that operators make and change at run time: what stands against it.
 //!
-//! What a file says of a partition stays as it is written; the rest of it may be set, and partitions of no file may be made.
+//! A key of a file's partition that is set counts until the next reload, and while the file says of it what it said then. Partitions of no file may be made.
 
 use crate::ctl::command::Refusal;
+use crate::ctl::event::{Event, PolicyChange};
 use crate::ctl::state::State;
+use crate::ctl::tx::Tx;
 use gmodel::RefusalKind;
 use gmodel::partition::MadePartition;
 use gmodel::partition_list::names;
 use std::collections::BTreeSet;
 
-/// The keys that are set are no file's.
+/// Its file has the partition as it had it when the change was made ready.
 ///
 /// # Errors
-/// A file says them.
-pub(crate) fn is_free_to_set(state: &State, made: &MadePartition) -> Result<(), Refusal> {
-    let MadePartition {
-        partition, keys, ..
-    } = made;
-    let name = &partition.name;
-    let written = state.config.written_keys.get(name);
-    let mut set = keys.iter().flatten();
-    if let Some(key) = set.find(|key| written.is_some_and(|keys| keys.contains(*key))) {
-        return Err(Refusal::conflict(format!(
-            "{key} of partition {name} is written in the controller's configuration: change it there, and run `gadm reload`."
-        ))
-        .about(RefusalKind::NotSupported));
+/// It has not, and the change would hide what the file says now.
+pub(crate) fn is_of_its_file(state: &State, made: &MadePartition) -> Result<(), Refusal> {
+    let name = &made.partition.name;
+    match state.config.file_partition(name) == made.file.as_deref() {
+        true => Ok(()),
+        false => Err(Refusal::conflict(format!(
+            "partition {name} changed meanwhile. Try again."
+        ))),
     }
-    let is_written = state.config.file_partition(name).is_some();
-    if is_written != keys.is_some() {
-        let text = format!("partition {name} changed meanwhile. Try again.");
-        return Err(Refusal::conflict(text));
-    }
-    Ok(())
 }
 
 /// Whether jobs and reservations can do without a partition that was made.
@@ -44,7 +35,7 @@ pub(crate) fn is_unused(state: &State, name: &str) -> Result<(), Refusal> {
         let text = format!("no partition {name:?} was made at run time.");
         return Err(Refusal::not_found(text).about(RefusalKind::Partition));
     };
-    if made.keys.is_some() || state.config.file_partition(name).is_some() {
+    if made.file.is_some() || state.config.file_partition(name).is_some() {
         return Ok(());
     }
     let in_use = |text: String| Err(Refusal::conflict(text).about(RefusalKind::PartitionInUse));
@@ -73,38 +64,62 @@ pub(crate) fn is_unused(state: &State, name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// What was made of partitions and counts no more, since a file says it, or has the partition no more.
-pub(crate) fn hidden(state: &State) -> Vec<String> {
-    let files = &state.config;
+/// Partitions of files are as their files have them again.
+pub(crate) fn follow_files(tx: &mut Tx) {
+    let made = tx.state.own_policy.partitions.iter();
+    let set = made.filter(|(_, made)| made.file.is_some());
+    let names: Vec<String> = set.map(|(name, _)| name.clone()).collect();
+    for name in names {
+        tx.emit(Event::PolicyChanged {
+            change: PolicyChange::PartitionRemoved { name },
+            by: "reload".to_owned(),
+            at: tx.now,
+        });
+    }
+}
+
+/// What a reload takes back, a sentence for each partition: `partition main: max_time was set by ada, and is as its file has it again`.
+pub fn set_until_reload(state: &State) -> Vec<String> {
     let told = |made: &MadePartition| {
         let name = &made.partition.name;
-        let is_written = files.file_partition(name).is_some();
-        let written = files.written_keys.get(name);
-        let said: Vec<&str> = made
-            .keys
-            .iter()
-            .flatten()
-            .filter(|key| written.is_some_and(|keys| keys.contains(*key)))
-            .map(String::as_str)
-            .collect();
-        match (&made.keys, is_written) {
-            (None, true) => Some(format!(
+        let keys = made.set_keys(state.config.file_partition(name)?, true);
+        let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+        (!keys.is_empty()).then(|| {
+            format!(
+                "partition {name}: what {} set counts no more, its file does: {}",
+                made.by,
+                keys.join(", ")
+            )
+        })
+    };
+    let made = state.own_policy.partitions.values();
+    made.filter_map(told).collect()
+}
+
+/// What was made of partitions and counts no more, since a file says it, or has the partition no more.
+pub(crate) fn hidden(state: &State) -> Vec<String> {
+    let told = |made: &MadePartition| {
+        let name = &made.partition.name;
+        match (&made.file, state.config.file_partition(name)) {
+            (None, Some(_)) => Some(format!(
                 "partition {name} was made at run time and is in a file now, which counts."
             )),
-            (Some(_), false) => Some(format!(
+            (Some(_), None) => Some(format!(
                 "partition {name} is in no file any more: what was set of it counts no more."
             )),
-            (Some(_), true) if !said.is_empty() => Some(format!(
-                "partition {name}: {} was set at run time and is in its file now, which counts.",
-                said.join(", ")
-            )),
-            _ => None,
+            (Some(_), Some(file)) => {
+                let keys = made.set_keys(file, false);
+                let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                (!keys.is_empty()).then(|| {
+                    format!(
+                        "partition {name}: {} was set at run time, and its file was changed there, which counts.",
+                        keys.join(", ")
+                    )
+                })
+            }
+            (None, None) => None,
         }
     };
-    state
-        .own_policy
-        .partitions
-        .values()
-        .filter_map(told)
-        .collect()
+    let made = state.own_policy.partitions.values();
+    made.filter_map(told).collect()
 }

@@ -251,9 +251,9 @@ fn a_partition_that_is_closed_meanwhile_does_not_start_it() {
 }
 
 #[test]
-fn partitions_are_made_beside_those_of_files_which_keep_what_they_say() {
+fn partitions_are_made_beside_those_of_files_whose_keys_are_set_until_their_file_changes() {
     check(
-        "partition main default nodes=n1 max_time=600 written=nodes,max_time
+        "partition main default nodes=n1 max_time=600
          node n1 h100:1
          node n2 h100:1
          made debug nodes=n2 max_time=60
@@ -261,9 +261,15 @@ fn partitions_are_made_beside_those_of_files_which_keep_what_they_say() {
          plan
          show
          made debug gone
-         made main keys=max_time max_time=6000
          made main nodes=n2
-         made main keys=state state=drain
+         made main set nodes=n1 max_time=6000
+         submit user=alice gpus=1 partition=main time=6000
+         partition main default nodes=n1 max_time=60
+         submit user=alice gpus=1 partition=main time=6000
+         partition main default nodes=n1 max_time=600
+         reload
+         submit user=alice gpus=1 partition=main time=6000
+         made main set nodes=n1 max_time=600 state=drain
          submit user=bob gpus=1 partition=main time=60
          made main gone
          submit user=bob gpus=1 partition=main time=60
@@ -281,10 +287,12 @@ fn partitions_are_made_beside_those_of_files_which_keep_what_they_say() {
             job 1
             1 alice RUNNING 1-1 on n2[0]
             refused: partition debug has 1 jobs that are not over. Cancel them, wait for them, or give those that wait another.
-            refused: max_time of partition main is written in the controller's configuration: change it there, and run `gadm reload`.
             refused: partition main changed meanwhile. Try again.
-            refused: partition "main" takes no submissions now.
             job 2
+            refused: --time 1:40:00: partition "main" allows at most 1:00.
+            refused: --time 1:40:00: partition "main" allows at most 10:00.
+            refused: partition "main" takes no submissions now.
+            job 3
             refused: no partition "none" was made at run time.
             refused: partition debug is named by reservations: r. Remove or change them first.
             refused: no partition "debug". There are: main.

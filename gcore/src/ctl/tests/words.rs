@@ -101,8 +101,8 @@ fn budgets(words: &Words) -> Vec<Budget> {
 }
 
 /// `account vision parent=lab users=alice,bob guaranteed=8 ...`, `user vision alice default queue=4`,
-/// `made debug nodes=n1 keys=nodes ...` (a partition), `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
-pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
+/// `made debug nodes=n1 ...` and `made main set nodes=n1 ...` (partitions), `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
+pub(super) fn policy_change(words: &Words, config: &ClusterConfig, now: Timestamp) -> PolicyChange {
     let name = words.args[0].to_owned();
     match (words.verb, words.has("gone")) {
         ("account", true) => PolicyChange::AccountRemoved { name },
@@ -152,9 +152,10 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
         ("made", false) => PolicyChange::Partition {
             made: Box::new(MadePartition {
                 partition: partition(words),
-                keys: words
-                    .get("keys")
-                    .map(|keys| keys.split(',').map(str::to_owned).collect()),
+                file: words.has("set").then(|| {
+                    let file = config.file_partition(words.args[0]);
+                    Box::new(file.cloned().unwrap_or_default())
+                }),
                 by: "root".to_owned(),
             }),
         },
@@ -303,11 +304,6 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
     for known in &mut config.partitions {
         known.is_default &= !words.has("default");
     }
-    let said = words
-        .get("written")
-        .map_or(Vec::new(), |keys| keys.split(',').collect());
-    let said = said.into_iter().map(str::to_owned).collect();
-    config.written_keys.insert(name.to_owned(), said);
     config.partitions.push(partition(words));
 }
 

@@ -12,7 +12,9 @@ use crate::http::policy::check::{beyond_the_pool, unheard_of};
 use crate::http::policy::text::{changes, record_changes};
 use axum::Json;
 use axum::extract::State as Shared;
-use gcore::ctl::{Input, Run, State, handle, policy_faults, snapshot, unknown_accounts};
+use gcore::ctl::{
+    Input, Run, State, handle, policy_faults, set_until_reload, snapshot, unknown_accounts,
+};
 use gmodel::config::ClusterConfig;
 use gmodel::{JobId, JobSpec, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
@@ -57,12 +59,13 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
     handle(
         &mut copy,
         &mut Vec::new(),
-        Input::Configure {
+        Input::Reload {
             config: Arc::new(config),
         },
         now,
     )?;
     let mut notes = changed_settings(&state.config, &copy.config);
+    notes.extend(set_until_reload(&state));
     // In force are the files over what gadm made.
     for change in changes(&state.policy, &copy.policy) {
         let over_gadms = change

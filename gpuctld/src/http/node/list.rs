@@ -119,13 +119,14 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         .default_partition()
         .map(|default| default.name.as_str());
     let held = nodes.iter().filter(|node| holds(partition, node));
+    let made = state.own_policy.partitions.get(&partition.name);
+    let file = state.config.file_partition(&partition.name);
+    let set_keys = made.zip(file).into_iter();
+    let set_keys = set_keys.flat_map(|(made, file)| made.set_keys(file, true));
     PartitionRow {
         name: partition.name.clone(),
-        made_by: state
-            .own_policy
-            .partitions
-            .get(&partition.name)
-            .map_or_else(String::new, |made| made.by.clone()),
+        made_by: made.map_or_else(String::new, |made| made.by.clone()),
+        set_keys: set_keys.map(|key| key.name.to_owned()).collect(),
         is_default: default == Some(partition.name.as_str()),
         state: match partition.state {
             PartitionState::Up => "up",

@@ -1,6 +1,6 @@
 //! Partitions over the API: made, changed and removed at run time, beside those of the files.
 //!
-//! What a file says of a partition stays; of the rest some keys may be set. Lists are the affair of `http/node/list.rs`.
+//! Lists are the affair of `http/node/list.rs`.
 
 use crate::config::RecordKind;
 use crate::http::app::ApiContext;
@@ -18,9 +18,7 @@ use gcore::ctl::{PolicyChange, State};
 use gmodel::RefusalKind;
 use gmodel::config::Partition;
 use gmodel::partition::MadePartition;
-use gmodel::record::Record;
 use gwire::api::SCHEMA;
-use std::collections::BTreeSet;
 
 pub(crate) async fn partition(
     _: Caller,
@@ -56,18 +54,16 @@ pub(crate) async fn edit_partition(
     check_presence("partition", &name, edit.create, names(&state))?;
     let partition = record::partition(&name, old, &edit)?;
     check::partition(&state, &partition)?;
-    let keys = match state.config.file_partition(&name) {
-        Some(file) => Some(set_keys(&site, &state, file, &partition)?),
-        None => None,
+    let made = MadePartition {
+        partition,
+        file: state.config.file_partition(&name).cloned().map(Box::new),
+        by: caller.actor.user.clone(),
     };
-    let change = match &keys {
-        Some(keys) if keys.is_empty() => PolicyChange::PartitionRemoved { name: name.clone() },
-        _ => PolicyChange::Partition {
-            made: Box::new(MadePartition {
-                partition,
-                keys,
-                by: caller.actor.user.clone(),
-            }),
+    let is_as_written = |file: &Partition| made.set_keys(file, true).is_empty();
+    let change = match made.file.as_deref().is_some_and(is_as_written) {
+        true => PolicyChange::PartitionRemoved { name: name.clone() },
+        false => PolicyChange::Partition {
+            made: Box::new(made),
         },
     };
     // All of it is as its file has it, and was so.
@@ -80,30 +76,6 @@ pub(crate) async fn edit_partition(
         }));
     }
     send_noting(&site, caller, change, Vec::new()).await
-}
-
-/// The keys in which a partition is to differ from its file; none of them is written there.
-fn set_keys(
-    site: &ApiContext,
-    state: &State,
-    file: &Partition,
-    partition: &Partition,
-) -> Result<BTreeSet<String>, ApiError> {
-    let differing = file.differences(partition);
-    let written = state.config.written_keys.get(&file.name);
-    let is_written = |key: &str| written.is_some_and(|keys| keys.contains(key));
-    if let Some(key) = differing.iter().find(|key| is_written(key.name)) {
-        let at = site.app.config();
-        let place = at.places.get(&(RecordKind::Partition, file.name.clone()));
-        let text = format!(
-            "{} of partition {} is written in {}. Change it there, then gadm reload",
-            key.name,
-            file.name,
-            place.map_or("a file", String::as_str)
-        );
-        return Err(ApiError::conflict(text).about(RefusalKind::NotSupported, &file.name));
-    }
-    Ok(differing.iter().map(|key| key.name.to_owned()).collect())
 }
 
 pub(crate) async fn remove_partition(

@@ -20,6 +20,7 @@ use gmodel::{Fence, JobId, NodeId, NodeLife, RunId, Seq};
 use gsched::{Plan, Preempt};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 impl World {
     pub fn line(&mut self, line: &str) {
@@ -33,6 +34,10 @@ impl World {
                 set_partition(&mut self.config, &words);
                 self.configure();
             }
+            "reload" => {
+                let config = Arc::new(self.config.clone());
+                self.feed(Input::Reload { config }).unwrap();
+            }
             "licence" => {
                 let licences = words
                     .options
@@ -42,7 +47,7 @@ impl World {
                 self.configure();
             }
             "account" | "qos" | "user" | "reservation" | "made" => {
-                let change = policy_change(&words, self.now);
+                let change = policy_change(&words, &self.state.config, self.now);
                 self.command_by(
                     words.get("by").unwrap_or("root"),
                     Command::Policy { change },
@@ -59,9 +64,11 @@ impl World {
                     ..self.state.own_policy.clone()
                 };
                 for part in reservations {
-                    let PolicyChange::Reservation { reservation } =
-                        policy_change(&Words::of(&format!("reservation {part}")), self.now)
-                    else {
+                    let PolicyChange::Reservation { reservation } = policy_change(
+                        &Words::of(&format!("reservation {part}")),
+                        &self.state.config,
+                        self.now,
+                    ) else {
                         panic!("{line}")
                     };
                     policy
