@@ -21,7 +21,7 @@ use gmodel::{Instant, Timestamp};
 use gwire::api::{RunQuery, RunRowKey};
 use gwire::client::{Client, path_with_query};
 use gwire::row;
-use nix::unistd::Uid;
+use nix::unistd::{Group, Uid};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::Write;
@@ -47,10 +47,6 @@ const ADVICE: &command_line::Advice = &[
         "accounting is the controller's database: -P -o COLUMNS prints it for scripts, --json all of it",
     ),
     (&["-C", "--constraints"], "-o jobid,constraints shows them"),
-    (
-        &["-g", "--gid", "--group", "-G"],
-        "-u names users, -A accounts; -o jobid,gid shows groups",
-    ),
     (
         &["-F"],
         "there are no federations: each cluster has a queue of its own",
@@ -99,6 +95,9 @@ struct AccountingArgs {
     /// Jobs charged to these accounts
     #[arg(short = 'A', long, value_name = "NAMES", alias = "account")]
     accounts: Vec<String>,
+    /// Jobs of these groups, by name or number
+    #[arg(short, long, value_name = "GROUPS", alias = "group")]
+    gid: Vec<String>,
     /// Jobs in these partitions
     #[arg(short = 'r', long, value_name = "NAMES")]
     partition: Vec<String>,
@@ -168,10 +167,10 @@ struct AccountingArgs {
     #[arg(short, long)]
     noheader: bool,
     /// Columns ended by |
-    #[arg(short, long, conflicts_with = "parsable2")]
+    #[arg(short, long, overrides_with = "parsable2")]
     parsable: bool,
     /// Columns parted by |
-    #[arg(short = 'P', long)]
+    #[arg(short = 'P', long, overrides_with = "parsable")]
     parsable2: bool,
     /// Another sign than | for -p and -P
     #[arg(long, value_name = "TEXT")]
@@ -296,7 +295,7 @@ fn run(words: impl IntoIterator<Item = OsString>, program: Program) -> Outcome {
 /// A line for each job, while they come.
 fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
-    let columns = columns(args)?;
+    let columns = columns(args, &program)?;
     let named = JobsAndSteps::of(&args.jobs.join(","));
     let mut query = query(args, now)?;
     query.steps = args.steps || !named.steps.is_empty();
@@ -306,10 +305,10 @@ fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     }
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
-    let only = RunFilter::of(args);
+    let only = RunFilter::of(args)?;
     if args.json && only.is_some() {
         return Err(Failure::usage(
-            "-i, -I, -k and -K choose lines, not rows of JSON: leave them out",
+            "-g, -i, -I, -k and -K choose lines, not rows of JSON: leave them out",
         ));
     }
     let span = args.truncate.then_some(TimeSpan {
@@ -369,7 +368,7 @@ fn keys(
     let mut keys = run_column::keys(columns);
     let more: [(bool, &[&str]); 3] = [
         (steps, &["steps", "array_id"]),
-        (only.is_some(), &RunFilter::KEYS),
+        (only.is_some(), only.map_or(&[], RunFilter::keys)),
         (span.is_some(), &TimeSpan::KEYS),
     ];
     for key in more
@@ -417,27 +416,55 @@ fn limit_secs(text: &str) -> Result<u64, String> {
         .map_err(|error| error.to_string())
 }
 
+/// A group by its name or number.
+fn group_id(text: &str) -> Result<u32, Failure> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let known = Group::from_name(text).ok().flatten();
+    known.map(|group| group.gid.as_raw()).ok_or_else(|| {
+        Failure::usage(format_args!(
+            "there is no group {text:?} on this machine. Give its number"
+        ))
+    })
+}
+
 /// What only we tell apart of the jobs that come.
 struct RunFilter {
     nodes: Option<CountRange>,
     cpus: Option<CountRange>,
     limit_secs: Option<(u64, u64)>,
+    groups: Vec<u32>,
 }
 
 impl RunFilter {
     /// Keys of a row that it looks at.
-    const KEYS: [&str; 3] = ["nodes", "cpus", "time_limit_secs"];
+    fn keys(&self) -> &'static [&'static str] {
+        match self.groups.is_empty() {
+            true => &["nodes", "cpus", "time_limit_secs"],
+            false => &["nodes", "cpus", "time_limit_secs", "detail"],
+        }
+    }
 
-    fn of(args: &AccountingArgs) -> Option<Self> {
+    /// # Errors
+    /// A group that this machine does not know.
+    fn of(args: &AccountingArgs) -> Result<Option<Self>, Failure> {
         let least = args.timelimit_min;
         // One limit alone is the one that is meant, as in sacct.
         let limit_secs = least.map(|least| (least, args.timelimit_max.unwrap_or(least)));
+        let names = args.gid.iter().flat_map(|list| list.split(','));
+        let groups = names.filter(|name| !name.is_empty()).map(group_id);
         let only = Self {
             nodes: args.nnodes,
             cpus: args.ncpus,
             limit_secs,
+            groups: groups.collect::<Result<_, _>>()?,
         };
-        (only.nodes.is_some() || only.cpus.is_some() || limit_secs.is_some()).then_some(only)
+        let chooses = only.nodes.is_some()
+            || only.cpus.is_some()
+            || limit_secs.is_some()
+            || !only.groups.is_empty();
+        Ok(chooses.then_some(only))
     }
 
     fn takes(&self, run: &AccountingRow) -> bool {
@@ -445,7 +472,9 @@ impl RunFilter {
             .time_limit_secs
             .filter(|secs| *secs != u32::MAX)
             .map_or(u64::MAX, u64::from);
-        self.nodes.is_none_or(|between| between.has(run.nodes))
+        let gid = run.detail.as_ref().map(|detail| detail.gid);
+        (self.groups.is_empty() || gid.is_some_and(|gid| self.groups.contains(&gid)))
+            && self.nodes.is_none_or(|between| between.has(run.nodes))
             && self.cpus.is_none_or(|between| between.has(run.cpus))
             && self
                 .limit_secs
@@ -524,13 +553,16 @@ impl JobsAndSteps {
     }
 }
 
-fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
+fn columns(args: &AccountingArgs, program: &Program) -> Result<Vec<(RunColumn, Spec)>, Failure> {
     let variable = std::env::var("SACCT_FORMAT")
         .ok()
         .filter(|text| !text.is_empty());
     let text = match () {
         () if !args.format.is_empty() => args.format.join(","),
         () if args.brief => run_column::BRIEF.to_owned(),
+        () if args.long && matches!(program, Program::Sacct(_)) => {
+            run_column::SACCT_LONG.to_owned()
+        }
         () if args.long => run_column::LONG.to_owned(),
         () => variable.unwrap_or_else(|| run_column::USUAL.to_owned()),
     };

@@ -16,7 +16,7 @@ pub(crate) struct JobFilter {
     #[arg(long)]
     pub me: bool,
     /// Jobs in these partitions
-    #[arg(short, long, value_name = "NAMES")]
+    #[arg(short, long, value_name = "NAMES", alias = "partitions")]
     pub partition: Vec<String>,
     /// Jobs in these states, PENDING or PD; all shows finished ones too
     #[arg(short = 't', long, value_name = "STATES", alias = "state")]

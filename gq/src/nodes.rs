@@ -182,6 +182,9 @@ pub fn sinfo(words: Vec<OsString>, form: &'static SinfoForm) -> Outcome {
 fn run(words: impl IntoIterator<Item = OsString>, sinfo: Option<&'static SinfoForm>) -> Outcome {
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if sinfo.is_some() {
+        take_variables(&mut args)?;
+    }
     if sinfo.is_some()
         && args.names.is_empty()
         && !(args.health || args.diff || args.json || args.reservations)
@@ -226,6 +229,22 @@ fn run(words: impl IntoIterator<Item = OsString>, sinfo: Option<&'static SinfoFo
         show(&mut client, &args, &filter, format.clone(), &sort)?;
         writeln!(std::io::stdout())?;
         std::thread::sleep(Duration::from_secs(secs));
+    }
+}
+
+/// `SINFO_PARTITION` and `SINFO_ALL`, below the options that they stand for.
+fn take_variables(args: &mut NodeArgs) -> Result<(), Failure> {
+    let set = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    if args.partitions.is_none() && !args.all {
+        (args.partitions, args.all) = (set("SINFO_PARTITION"), set("SINFO_ALL").is_some());
+    } else if !(args.partitions.is_some() && args.all) {
+        return Ok(());
+    }
+    match args.partitions.is_some() && args.all {
+        true => Err(Failure::usage(
+            "Conflicting options, -p and -a: all partitions, or those that -p names",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -227,6 +227,11 @@ const TABLE: &[RunColumnEntry] = &[
 /// Columns when none are named, of `--brief` and of `--long`.
 pub(crate) const USUAL: &str = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode";
 pub(crate) const BRIEF: &str = "JobID,State,ExitCode";
+/// Those of `sacct -l`. Source: sacct(1).
+pub(crate) const SACCT_LONG: &str = "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,\
+    MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AllocCPUS,\
+    Elapsed,State,ExitCode,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,ReqCPUFreqGov,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,\
+    MaxDiskReadTask,AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,AllocTRES";
 pub(crate) const LONG: &str = "JobID,JobName,User,Account,Partition,QOS,State,ExitCode,Submit,Start,End,Elapsed,Timelimit,\
                                NNodes,NCPUS,GPUs,Class,ReqMem,MaxRSS,TotalCPU,GPUEff,GPUIdle,GPUMaxMem,ConsumedEnergy,NodeList";
 

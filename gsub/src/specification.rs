@@ -193,7 +193,17 @@ fn common(choices: &mut Choices, gpus: &GpuOptions, now: Timestamp) -> Result<Co
     };
     common.time_min_secs = time_min(choices.take("time-min"), common.time_limit_secs)?;
     common.deadline = deadline(choices.take("deadline"), now)?;
-    common.begin = parsed(choices.take("begin"), |text| local_time::read(text, now))?;
+    let begin = choices.take("begin");
+    common.begin = parsed(begin.clone(), |text| local_time::read(text, now))?;
+    if let (Some(given), Some(at), Some(end)) = (begin, common.begin, common.deadline)
+        && at >= end
+    {
+        let failure = given.fail(format_args!(
+            "it would begin at {at}, when its --deadline {end} has come"
+        ));
+        let line = "Incompatible begin and deadline time specification";
+        return Err(failure.because(Cause::Said(line.to_owned())));
+    }
     Ok(common)
 }
 

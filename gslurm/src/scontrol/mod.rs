@@ -9,6 +9,7 @@ use gadm::node::{self, NodeAct};
 mod document;
 mod interactive;
 mod partition;
+mod processes;
 mod record;
 mod reservation;
 mod step_record;
@@ -33,6 +34,8 @@ const EXAMPLES: &str = "\
      delete <SPECIFICATIONS>  ReservationName=course
      help                     show this text
      hold <job_list>          keep jobs from starting; uhold lets their owner release them
+     listpids [<job>[.<step>]] processes of jobs on this machine
+     pidinfo <pid>            the job of a process of this machine, and its remaining time
      ping                     say whether the controller answers
      reconfigure              have the controller read its configuration again
      release <job_list>       let held jobs start
@@ -90,6 +93,9 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
         return Ok(0);
     };
     judge(command, rest, args.json)?;
+    if command.eq_ignore_ascii_case("listpids") {
+        return processes::list(rest);
+    }
     let mut client = gcli::connect("scontrol")?;
     args.cluster.check(&mut client)?;
     let jobs = || job_names(rest);
@@ -118,6 +124,7 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
         "suspend" => on_jobs(JobAct::Suspend { jobs: jobs()? }),
         "resume" => on_jobs(JobAct::Resume { jobs: jobs()? }),
         "update" => update(&mut client, rest),
+        "pidinfo" => processes::info(&mut client, rest),
         "write" => write_script(&mut client, rest),
         "ping" if args.json => json::controller::print_ping(&mut client),
         "ping" => ping(&mut client),
@@ -179,17 +186,13 @@ fn advice_instead(command: &str) -> String {
 }
 
 /// What scontrol does and we do not under its name.
-const NOT_DONE: [(&str, &str); 13] = [
+const NOT_DONE: [(&str, &str); 12] = [
     (
         "abort",
         "the service manager stops gpuctld: systemctl stop gpuctld; jobs run on",
     ),
     ("completing", "squeue -t completing lists jobs that end"),
     ("errnumstr", "errors are said in words, none has a number"),
-    (
-        "listpids",
-        "ps on the node tells processes; squeue -s lists steps",
-    ),
     (
         "notify",
         "a job's terminal is its own; scancel --signal tells it something",

@@ -286,6 +286,8 @@ pub(crate) fn choose(
     count: usize,
     overlaps: &Overlaps,
 ) -> Result<Vec<String>, Refusal> {
+    let is_there = |node: &&Node| !node.is_down() || had(state, one, node);
+    let nodes: Vec<&Node> = nodes.into_iter().filter(is_there).collect();
     if count == 0 || count > nodes.len() {
         let with = if one.features.is_empty() {
             String::new()
@@ -293,7 +295,7 @@ pub(crate) fn choose(
             format!(" with features {}", one.features)
         };
         return Err(Refusal::invalid(format!(
-            "reservation {} asks for {count} nodes of {}{with}.",
+            "reservation {} asks for {count} nodes of {}{with} that are not down.",
             one.name,
             nodes.len()
         ))

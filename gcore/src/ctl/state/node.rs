@@ -2,7 +2,7 @@
 
 use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::{GpuAction, GpuOrder};
-use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, Role};
+use gmodel::node::{DOWN_BY, GpuEntry, HoldMark, Inventory, Link, Role};
 use gmodel::run::LaunchFailureSubject;
 use gmodel::{GpuSlot, NodeId, NodeLife, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,14 @@ impl Node {
             || self.empty_by.is_some()
             || self.fencing.is_some()
             || self.has_step_waiting()
+    }
+    /// Declared down, or put down by an administrator while it is connected.
+    pub fn is_down(&self) -> bool {
+        self.link == Link::Down
+            || self
+                .drains
+                .iter()
+                .any(|mark| mark.owner.starts_with(DOWN_BY))
     }
     /// Takes new work, as far as the node's own state goes.
     pub fn is_available(&self) -> bool {

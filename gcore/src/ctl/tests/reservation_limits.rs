@@ -242,6 +242,8 @@ fn nodes_that_jobs_take_are_replaced_where_that_is_asked_and_maintenance_keeps_i
          policy
          down n2 it smokes
          policy
+         reservation three count=3 at=9000 for=600 users=alice
+         reservation two count=2 at=9000 for=600 users=alice
          reservation both count=1 at=9000 for=600 users=alice replace static
          reservation both count=1 at=9000 for=600 replace_down maintenance
          show",
@@ -253,6 +255,7 @@ fn nodes_that_jobs_take_are_replaced_where_that_is_asked_and_maintenance_keeps_i
             reservation service by root at 1970-01-12T13:46:40Z: {"nodes":"n2"}
             reservation fresh by root at 1970-01-12T13:46:40Z: {"nodes":"n3"}
             reservation service by root at 1970-01-12T13:46:40Z: {"nodes":"n2"}
+            refused: reservation three asks for 3 nodes of 2 that are not down.
             refused: reservation both: REPLACE and REPLACE_DOWN do not go with STATIC_ALLOC and MAINT, which keep its nodes. Take one of both.
             refused: reservation both: REPLACE and REPLACE_DOWN do not go with STATIC_ALLOC and MAINT, which keep its nodes. Take one of both.
             1 alice RUNNING 1-1 on n1[0]

@@ -35,7 +35,7 @@ fn a_count_of_nodes_becomes_idle_nodes() {
             job 1
             job 2
             refused: reservation three: reservation two has nodes of it at 1970-01-12T13:56:40Z.
-            refused: reservation four asks for 4 nodes of 3.
+            refused: reservation four asks for 4 nodes of 3 that are not down.
             refused: reservation maint: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
             refused: reservation past would be over already: it began at 1970-01-12T13:35:00Z.
             refused: reservation what: there is no node "n9".
@@ -92,8 +92,8 @@ fn a_count_of_nodes_is_of_those_with_its_features() {
          reservation two nodes=n1 at=700 features=a100 users=bob
          policy",
         expect![[r#"
-            refused: reservation three asks for 3 nodes of 2 with features a100.
-            refused: reservation none asks for 1 nodes of 0 with features tpu.
+            refused: reservation three asks for 3 nodes of 2 with features a100 that are not down.
+            refused: reservation none asks for 1 nodes of 0 with features tpu that are not down.
             refused: reservation odd: features: constraint "a100&": a feature is missing beside & or |. Try a100&ib or a100|h100
             refused: reservation named: features choose among nodes where their number is reserved (node_count=2 features=h100), not among nodes that are named, nor GPUs.
             refused: reservation two: features choose among nodes where their number is reserved (node_count=2 features=a100), not among nodes that are named, nor GPUs.
