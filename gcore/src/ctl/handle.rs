@@ -8,6 +8,8 @@ use crate::ctl::state::State;
 use crate::ctl::tx::Tx;
 use crate::ctl::{gpu, node, policy, run, wake};
 use gmodel::Timestamp;
+use gmodel::config::ClusterConfig;
+use std::sync::Arc;
 
 /// Handles one input at `now`. On `Err` no event was emitted and the state is as before.
 pub fn handle(
@@ -53,17 +55,8 @@ pub fn handle(
             wake::handle(&mut tx);
             Ok(Reply::Done)
         }
-        Input::Configure { config } => {
-            tx.emit(Event::Configured { config, at: now });
-            class::declassify(&mut tx);
-            Ok(Reply::Done)
-        }
-        Input::Reload { config } => {
-            tx.emit(Event::Configured { config, at: now });
-            policy::partition::follow_files(&mut tx);
-            class::declassify(&mut tx);
-            Ok(Reply::Done)
-        }
+        Input::Configure { config } => Ok(configure(&mut tx, config, false)),
+        Input::Reload { config } => Ok(configure(&mut tx, config, true)),
         Input::Started => {
             tx.emit(Event::ControllerStarted { at: now });
             Ok(Reply::Done)
@@ -75,6 +68,15 @@ pub fn handle(
         "a refused input left events behind"
     );
     reply
+}
+
+fn configure(tx: &mut Tx, config: Arc<ClusterConfig>, is_reload: bool) -> Reply {
+    tx.emit(Event::Configured { config, at: tx.now });
+    if is_reload {
+        policy::partition::follow_files(tx);
+    }
+    class::declassify(tx);
+    Reply::Done
 }
 
 /// What follows from the events of an input for other components and for dependants.

@@ -282,12 +282,11 @@ pub(crate) fn candidates<'a>(
 pub(crate) fn choose(
     state: &State,
     one: &Reservation,
-    nodes: Vec<&Node>,
+    mut nodes: Vec<&Node>,
     count: usize,
     overlaps: &Overlaps,
 ) -> Result<Vec<String>, Refusal> {
-    let is_there = |node: &&Node| !node.is_down() || had(state, one, node);
-    let nodes: Vec<&Node> = nodes.into_iter().filter(is_there).collect();
+    nodes.retain(|node| !node.is_down() || had(state, one, node));
     if count == 0 || count > nodes.len() {
         let with = if one.features.is_empty() {
             String::new()

@@ -20,7 +20,6 @@ use gmodel::{Fence, JobId, NodeId, NodeLife, RunId, Seq};
 use gsched::{Plan, Preempt};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 
 impl World {
     pub fn line(&mut self, line: &str) {
@@ -34,10 +33,7 @@ impl World {
                 set_partition(&mut self.config, &words);
                 self.configure();
             }
-            "reload" => {
-                let config = Arc::new(self.config.clone());
-                self.feed(Input::Reload { config }).unwrap();
-            }
+            "reload" => self.reload(),
             "licence" => {
                 let licences = words
                     .options

@@ -93,6 +93,11 @@ impl World {
         world
     }
 
+    fn reload(&mut self) {
+        let config = Arc::new(self.config.clone());
+        self.feed(Input::Reload { config }).unwrap();
+    }
+
     fn configure(&mut self) {
         let config = Arc::new(self.config.clone());
         self.feed(Input::Configure { config }).unwrap();
