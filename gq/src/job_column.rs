@@ -2,12 +2,12 @@
 //!
 //! One table says all of it; `gq -o`, `-O`, `-S` and the default listing read it. Source: squeue(1).
 
-use crate::job_value::{cpus_per_task, end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::{QueueRow, start};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
 use gmodel::job_key::JobText;
 use gmodel::{Instant, JobId, JobPart, JobState, ReasonCode, Timestamp, hostlist};
+use gslurm_json::value::job::{cpus_per_task, end_by_limit, group_of, restarts, time_limit, tres};
 use gwire::api::JobRowKey;
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -2,7 +2,6 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_value::{cpus_per_task, end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::shown_start;
 use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
@@ -10,6 +9,9 @@ use gmodel::duration::sacct_time;
 use gmodel::job_key::JobText;
 use gmodel::size::exact_size;
 use gmodel::{ExitCode, Instant, JobPart, hostlist};
+use gslurm_json::value::job::{
+    count, cpus_per_task, end_by_limit, gpus_on, gres_on, group_of, restarts, time_limit, tres,
+};
 use gwire::api::{HeldRow, JobRow, JobRowKey};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -322,33 +324,6 @@ fn held(record: &mut Record, job: &JobRow) {
             .put("Mem", mem)
             .line("GRES", gres);
     }
-}
-
-/// Kinds of GPUs that it holds of a node, each with their places.
-fn gpus_on<'j>(job: &'j JobRow, node: &'j str) -> impl Iterator<Item = (&'j str, &'j str)> {
-    let of_node = job
-        .gpus_held
-        .iter()
-        .filter_map(move |held| held.split_once(':').filter(|(name, _)| *name == node));
-    of_node.filter_map(|(_, rest)| rest.rsplit_once(':'))
-}
-
-/// `gpu:h100:2(IDX:1-2)`; empty without GPUs.
-pub fn gres_on(job: &JobRow, node: &str) -> String {
-    let one = |(kind, places): (&str, &str)| format!("gpu:{kind}:{}(IDX:{places})", count(places));
-    gpus_on(job, node).map(one).collect::<Vec<_>>().join(",")
-}
-
-/// How many places are named: `0-3,5`; slices by their own, `0.4,1.0`.
-fn count(places: &str) -> usize {
-    let one = |place: &str| match place
-        .split_once('-')
-        .map(|(first, last)| (first.parse::<usize>(), last.parse::<usize>()))
-    {
-        Some((Ok(first), Ok(last))) if first <= last => last - first + 1,
-        _ => 1,
-    };
-    places.split(',').map(one).sum()
 }
 
 fn files(record: &mut Record, job: &JobRow) {

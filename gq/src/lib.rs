@@ -12,7 +12,6 @@ pub mod job_filter;
 mod job_format;
 pub mod job_lookup;
 pub mod job_record;
-pub mod job_value;
 mod node_column;
 mod node_filter;
 pub mod node_record;

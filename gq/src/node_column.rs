@@ -8,6 +8,7 @@ use gcli::local_time::TimeFormat;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist;
 use gmodel::suggest::did_you_mean;
+use gslurm_json::value::node::{drainer, gres_text, gres_used, reason};
 use gwire::api::{NodeRow, PartitionRow};
 use nix::unistd::User;
 use std::cmp::Ordering;
@@ -330,7 +331,7 @@ impl NodeColumn {
             Self::Cpus => node.cpus.to_string(),
             Self::Memory => mib(node.mem_bytes),
             Self::MemoryAllocated => mib(node.mem_alloc_bytes),
-            Self::Gres => gres(&node.gpu_summary),
+            Self::Gres => gres_text(&node.gpu_summary),
             Self::GresUsed => gres_used(node),
             Self::Features | Self::ActiveFeatures if node.features.is_empty() => {
                 "(null)".to_owned()
@@ -388,16 +389,6 @@ fn nodes_by_state(nodes: &[&NodeRow], in_full: bool) -> String {
     }
 }
 
-/// The owner of the first drain.
-fn drainer(node: &NodeRow) -> Option<&str> {
-    let mark = node.drains.first()?;
-    Some(
-        mark.owner
-            .split_once(':')
-            .map_or(mark.owner.as_str(), |(_, name)| name),
-    )
-}
-
 /// The same for all partitions and nodes.
 fn fixed(letter: char) -> &'static str {
     match letter {
@@ -409,78 +400,6 @@ fn fixed(letter: char) -> &'static str {
         'k' | 'x' => "(null)",
         _ => "N/A",
     }
-}
-
-/// Why a node takes no work; `none` when it does.
-pub(crate) fn reason(node: &NodeRow) -> String {
-    let mut reasons: Vec<&str> = node
-        .drains
-        .iter()
-        .map(|mark| mark.reason.as_str())
-        .collect();
-    if !node.unfit.is_empty() {
-        reasons.push(&node.unfit);
-    }
-    if !node.lost.is_empty() {
-        reasons.push(&node.lost);
-    }
-    reasons.extend(node.hung.iter().map(String::as_str));
-    if reasons.is_empty() && base(&node.state) == "DOWN" {
-        reasons.push("Not responding");
-    }
-    if reasons.is_empty() {
-        "none".to_owned()
-    } else {
-        reasons.join("; ")
-    }
-}
-
-/// `gpu:h100:8` for `h100:8`; `(null)` for none.
-fn gres(summary: &str) -> String {
-    let parts: Vec<String> = summary
-        .split(',')
-        .filter(|part| !part.is_empty())
-        .map(|part| format!("gpu:{part}"))
-        .collect();
-    if parts.is_empty() {
-        "(null)".to_owned()
-    } else {
-        parts.join(",")
-    }
-}
-
-fn gres_used(node: &NodeRow) -> String {
-    let used: Vec<String> = gpus_by_type(node)
-        .iter()
-        .map(|(kind, used, _)| format!("gpu:{kind}:{used}"))
-        .collect();
-    if used.is_empty() {
-        "gpu:0".to_owned()
-    } else {
-        used.join(",")
-    }
-}
-
-/// Types of a node's GPUs, and kinds of its slices, with how many are held and how many there are.
-pub(crate) fn gpus_by_type(node: &NodeRow) -> Vec<(String, usize, usize)> {
-    let mut types: Vec<(String, usize, usize)> = Vec::new();
-    for gpu in node.gpus.iter().filter(|gpu| gpu.present && !gpu.divided) {
-        let kind = if gpu.profile.is_empty() {
-            gpu.gpu_type.clone()
-        } else {
-            format!("{}:{}", gpu.gpu_type, gpu.profile)
-        };
-        let at = types
-            .iter()
-            .position(|(known, ..)| *known == kind)
-            .unwrap_or_else(|| {
-                types.push((kind, 0, 0));
-                types.len() - 1
-            });
-        types[at].1 += usize::from(!gpu.jobs.is_empty());
-        types[at].2 += 1;
-    }
-    types
 }
 
 fn base(state: &str) -> &str {

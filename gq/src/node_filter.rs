@@ -1,12 +1,13 @@
 //! Which nodes a listing shows: by name, state, partition and answer, as sinfo's options choose them. Source: sinfo(1).
 
-use crate::node_column::{is_based_on, is_in_state, long_state, reason};
+use crate::node_column::{is_based_on, is_in_state, long_state};
 use gcli::Failure;
 use gcli::answer::list;
 use gcli::slurm_words::Cause;
 use gmodel::JobState;
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::suggest::did_you_mean;
+use gslurm_json::value::node::reason;
 use gwire::api::{JobQuery, NodeRow};
 use gwire::client::{Client, path_with_query};
 

@@ -1,11 +1,11 @@
 //! One node in full: what it has, what holds it, what is wrong with it. Keys are those of `scontrol show node`
 //! where Slurm has them.
 
-use crate::node_column::{NodeColumn, reason};
+use crate::node_column::NodeColumn;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::Instant;
-use gmodel::size::exact_size;
+use gslurm_json::value::node::{reason, tres_of};
 use gwire::api::{GpuRow, NodeRow};
 use std::fmt::Write;
 
@@ -24,39 +24,10 @@ pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
     format!("{}\n\n", lines.join("\n   "))
 }
 
-/// `gpu:h100:8`, and what of it is held; empty of none.
-pub fn gres(node: &NodeRow) -> [String; 2] {
-    let times = TimeFormat::from_env();
-    [NodeColumn::Gres, NodeColumn::GresUsed].map(|column| match column.of_node(node, &times) {
-        none if none == "(null)" || none == "gpu:0" => String::new(),
-        some => some,
-    })
-}
-
-/// All it has, and what of it is held, as TRES.
-pub fn tres_of(node: &NodeRow) -> [String; 2] {
-    [
-        tres(node.cpus, node.mem_bytes, gpus(node, |_| true)),
-        tres(
-            node.cpus_alloc,
-            node.mem_alloc_bytes,
-            gpus(node, |gpu| !gpu.jobs.is_empty()),
-        ),
-    ]
-}
-
-/// Why it takes no work, who said so and since when; empty where it does.
-pub fn why_out(node: &NodeRow) -> (String, String, Option<Instant>) {
-    let text = Some(reason(node)).filter(|reason| reason != "none");
-    let by = NodeColumn::ReasonUser.of_node(node, &TimeFormat::from_env());
-    let since = node.drains.first().map(|mark| mark.since);
-    let by = since.map(|_| by).unwrap_or_default();
-    (text.unwrap_or_default(), by, since)
-}
-
 /// What every node has: its state, what it offers and what is held of it.
 fn resources(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
     let of = |column: NodeColumn| column.of_node(node, times);
+    let [all, held] = tres_of(node);
     let at =
         |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     vec![
@@ -75,18 +46,8 @@ fn resources(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
             of(NodeColumn::Memory),
             of(NodeColumn::MemoryAllocated)
         ),
-        format!(
-            "CfgTRES={}",
-            tres(node.cpus, node.mem_bytes, gpus(node, |_| true))
-        ),
-        format!(
-            "AllocTRES={}",
-            tres(
-                node.cpus_alloc,
-                node.mem_alloc_bytes,
-                gpus(node, |gpu| !gpu.jobs.is_empty())
-            )
-        ),
+        format!("CfgTRES={all}"),
+        format!("AllocTRES={held}"),
         format!(
             "AvailableFeatures={} ActiveFeatures={}",
             of(NodeColumn::Features),
@@ -176,30 +137,6 @@ fn faults(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
     lines.extend(node.notes.iter().map(|note| format!("Note={note}")));
     lines.extend(node.strikes.iter().map(|strike| format!("Strike={strike}")));
     lines
-}
-
-/// `cpu=64,mem=512G,billing=64,gres/gpu=8`; empty of nothing.
-fn tres(cpus: u32, mem_bytes: u64, gpus: usize) -> String {
-    let gpus = if gpus > 0 {
-        format!(",gres/gpu={gpus}")
-    } else {
-        String::new()
-    };
-    match (cpus, mem_bytes, gpus.as_str()) {
-        (0, 0, "") => String::new(),
-        _ => format!(
-            "cpu={cpus},mem={},billing={cpus}{gpus}",
-            exact_size(mem_bytes)
-        ),
-    }
-}
-
-/// Its whole GPUs, and those that are cut.
-fn gpus(node: &NodeRow, counts: impl Fn(&GpuRow) -> bool) -> usize {
-    node.gpus
-        .iter()
-        .filter(|gpu| gpu.present && gpu.profile.is_empty() && counts(gpu))
-        .count()
 }
 
 fn gpu(gpu: &GpuRow) -> String {

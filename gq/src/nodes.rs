@@ -1,6 +1,6 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, long_state, reason};
+use crate::node_column::{self, NodeColumn, NodeFormat, long_state};
 use crate::node_filter::{NodeFilter, states, words};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
@@ -14,6 +14,7 @@ use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
+use gslurm_json::value::node::{gpus_by_type, reason};
 use gwire::api::{NodeRow, PartitionRow, ReservationRow};
 use gwire::client::Client;
 use std::ffi::OsString;

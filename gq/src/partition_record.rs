@@ -5,7 +5,7 @@ use gmodel::duration::sacct_time;
 use gmodel::hostlist;
 use gmodel::policy::Limits;
 use gmodel::record::{Key, Record, Value};
-use gmodel::size::exact_size;
+use gslurm_json::value::partition::{state_word, tres, whole_gpus};
 use gwire::api::{Gpus, NodeRow, PartitionRow};
 use gwire::record_json::gpus_json;
 
@@ -100,21 +100,6 @@ fn all(names: &[String]) -> String {
     }
 }
 
-fn whole_gpus(nodes: &[&NodeRow]) -> usize {
-    let gpus = nodes.iter().flat_map(|node| &node.gpus);
-    gpus.filter(|gpu| gpu.present && gpu.profile.is_empty())
-        .count()
-}
-
-/// Its state as scontrol spells it.
-pub fn state_word(state: &str) -> String {
-    if state == "inact" {
-        "INACTIVE".to_owned()
-    } else {
-        state.to_uppercase()
-    }
-}
-
 fn gpus_text(gpus: &Gpus) -> String {
     gpus.iter()
         .map(|(gpu_type, count)| format!("{gpu_type}:{count}"))
@@ -141,19 +126,4 @@ fn limits_text(limits: &Limits) -> String {
     };
     let parts: Vec<String> = limits.table().iter().filter_map(shown).collect();
     parts.join(",")
-}
-
-/// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.
-pub fn tres(nodes: &[&NodeRow]) -> String {
-    let mem: u64 = nodes.iter().map(|node| node.mem_bytes).sum();
-    let gpus = match whole_gpus(nodes) {
-        0 => String::new(),
-        gpus => format!(",gres/gpu={gpus}"),
-    };
-    format!(
-        "cpu={},mem={},node={}{gpus}",
-        nodes.iter().map(|node| node.cpus).sum::<u32>(),
-        exact_size(mem),
-        nodes.len()
-    )
 }

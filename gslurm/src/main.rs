@@ -25,7 +25,7 @@ mod sshare;
 /// only, which these know themselves.
 const COMMANDS: [(&str, fn(Vec<OsString>) -> Outcome); 17] = [
     ("sacct", |words| {
-        gq::accounting::sacct(words, json::run::print)
+        gq::accounting::sacct(words, json::print_runs)
     }),
     ("sacctmgr", sacctmgr::main),
     ("salloc", gsub::salloc::main),

@@ -3,14 +3,13 @@
 //! Only what is known is printed: there are no agents, no database daemon and no second pass for backfill here. `gadm diag`
 //! says more. Source: sdiag(1), and what sdiag 22.05.8 printed.
 
-use crate::json::controller;
+use crate::json;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, banner};
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
-use gmodel::{Instant, Timestamp};
-use serde::Deserialize;
-use std::collections::BTreeMap;
+use gmodel::Timestamp;
+use gslurm_json::controller::{CommandTimes, Diagnosis};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -47,34 +46,6 @@ struct SdiagArgs {
     cluster: ClusterChoice,
 }
 
-/// What of `GET /v1/diag` has a line.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct Diagnosis {
-    pub time: Option<Instant>,
-    pub uptime_secs: i64,
-    /// By state.
-    pub jobs: BTreeMap<String, u64>,
-    pub starts: u64,
-    /// Of the core; `pass` is the scheduler's.
-    pub times: BTreeMap<String, CommandTimes>,
-    /// By route.
-    pub requests: BTreeMap<String, CommandTimes>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub(crate) struct CommandTimes {
-    pub count: u64,
-    pub mean_us: u64,
-    pub max_us: u64,
-}
-
-impl CommandTimes {
-    /// Microseconds.
-    pub(crate) fn total(&self) -> u64 {
-        self.count.saturating_mul(self.mean_us)
-    }
-}
-
 /// `sdiag`.
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(SdiagArgs::command(), words, ADVICE)?;
@@ -83,7 +54,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     args.cluster.check(&mut client)?;
     let diagnosis: Diagnosis = client.get("/v1/diag")?;
     if args.json {
-        return controller::print_diagnosis(&mut client, &diagnosis);
+        return json::print_diagnosis(&mut client, &diagnosis);
     }
     let mut out = stdout()?;
     out.write_all(text(&diagnosis, &args).as_bytes())?;

@@ -9,7 +9,7 @@ use gcli::{Failure, Outcome, command_line};
 use gmodel::JobState;
 use gmodel::duration::sacct_time;
 use gq::efficiency::gpu_lines;
-use gq::job_value::group_of;
+use gslurm_json::value::job::group_of;
 use gwire::api::{ClusterInfo, RunQuery, RunRow};
 use gwire::client::path_with_query;
 use std::ffi::OsString;

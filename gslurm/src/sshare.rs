@@ -2,7 +2,7 @@
 //!
 //! Source: sshare(1), and what sshare 22.05.8 printed.
 
-use crate::json::controller;
+use crate::json;
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gadm::policy::account;
@@ -70,23 +70,13 @@ struct SshareArgs {
 pub(crate) struct ShareLine {
     /// Indented by the accounts above it that are printed too.
     account: String,
-    pub cluster: String,
+    cluster: String,
     pub share: ShareRow,
     /// Where it has used nothing yet and is not in the tree, there are no figures.
     unused: bool,
 }
 
 impl ShareLine {
-    #[cfg(test)]
-    pub(crate) fn of(share: ShareRow) -> Self {
-        Self {
-            account: share.account.clone(),
-            cluster: String::new(),
-            share,
-            unused: false,
-        }
-    }
-
     /// A figure, where there is one.
     fn figure(&self, text: impl FnOnce(&ShareRow) -> String) -> String {
         if self.unused {
@@ -190,7 +180,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     args.cluster.check(&mut client)?;
     let lines = lines(&mut client, &args)?;
     if args.json {
-        return controller::print_shares(&mut client, lines);
+        return json::print_shares(&mut client, lines);
     }
     ruled_table::print(
         &mut out,

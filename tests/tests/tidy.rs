@@ -30,21 +30,44 @@ const ARROWS: &[(&str, &[&str])] = &[
     // sshd loads it.
     ("pam-gpupool", &["gmodel"]),
     ("gcli", &["gmodel", "gwire"]),
+    // Of the commands under Slurm's names, and of the controller's routes for clients of slurmrestd.
+    ("gslurm-json", &["gmodel", "gwire"]),
     // The planner thread calls the scheduler itself.
     (
         "gpuctld",
-        &["gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gwire"],
+        &[
+            "gmodel",
+            "gconfig",
+            "gpolicy",
+            "gsched",
+            "gcore",
+            "gwire",
+            "gcli",
+            "gslurm-json",
+            "gsub",
+        ],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
     ("gstepd", &["gmodel", "gsys", "gwire"]),
     // gpud runs it; it never links what a daemon links.
     ("gcheck", &["gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),
-    ("gq", &["gmodel", "gwire", "gcli"]),
+    ("gq", &["gmodel", "gwire", "gcli", "gslurm-json"]),
     // `gadm sandbox` makes device files and removes cgroups.
     ("gadm", &["gmodel", "gwire", "gcli", "gsys"]),
     // Slurm's commands, carried out by the code of ours.
-    ("gslurm", &["gmodel", "gwire", "gcli", "gsub", "gq", "gadm"]),
+    (
+        "gslurm",
+        &[
+            "gmodel",
+            "gwire",
+            "gcli",
+            "gslurm-json",
+            "gsub",
+            "gq",
+            "gadm",
+        ],
+    ),
     ("gpupool-tests", &["gmodel", "gwire"]),
     ("gpupool-bench", &["gmodel", "gwire"]),
 ];

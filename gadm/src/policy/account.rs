@@ -8,6 +8,7 @@ use super::{
 use gcli::Outcome;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gmodel::policy::Account;
+use gmodel::policy::account::tree;
 use gwire::api::AccountRow;
 use gwire::client::{Client, escape};
 
@@ -124,28 +125,4 @@ fn list(client: &mut Client, json: bool) -> Outcome {
 pub fn read_all(client: &mut Client) -> Result<Vec<Account>, gcli::Failure> {
     let rows = gcli::answer::list::<AccountRow>(client, "/v1/accounts")?;
     Ok(rows.into_iter().map(|row| row.account).collect())
-}
-
-/// Each account below its parent, with its depth. An account without a listed parent is at the top.
-pub fn tree(accounts: &[Account]) -> Vec<(usize, &Account)> {
-    fn below<'a>(
-        parent: Option<&str>,
-        depth: usize,
-        all: &'a [Account],
-        tree: &mut Vec<(usize, &'a Account)>,
-    ) {
-        for account in all {
-            let shown = account
-                .parent
-                .as_deref()
-                .filter(|parent| all.iter().any(|other| other.name == *parent));
-            if shown == parent && depth <= all.len() {
-                tree.push((depth, account));
-                below(Some(&account.name), depth + 1, all, tree);
-            }
-        }
-    }
-    let mut tree = Vec::new();
-    below(None, 0, accounts, &mut tree);
-    tree
 }

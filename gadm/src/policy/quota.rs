@@ -1,12 +1,12 @@
 //! `gadm quota`: what accounts are guaranteed, may hold and lend, beside what they hold now.
 
-use super::account::tree;
 use super::key_value::{self, words_of};
 use super::listing::{budget_text, gpus_text, held_text};
 use super::{Listing, Name, NameAndWords, edit, print_json, records, rows};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
+use gmodel::policy::account::tree;
 use gmodel::policy::{Account, Budget, BudgetKind, Period};
 use gmodel::suggest::did_you_mean;
 use gwire::api::{AccountRow, BudgetUse, Gpus};

@@ -168,3 +168,27 @@ impl Account {
         self.guaranteed.as_ref()?.beyond(self.limit.as_ref()?)
     }
 }
+
+/// Each account below its parent, with its depth. An account without a listed parent is at the top.
+pub fn tree(accounts: &[Account]) -> Vec<(usize, &Account)> {
+    fn below<'a>(
+        parent: Option<&str>,
+        depth: usize,
+        all: &'a [Account],
+        tree: &mut Vec<(usize, &'a Account)>,
+    ) {
+        for account in all {
+            let shown = account
+                .parent
+                .as_deref()
+                .filter(|parent| all.iter().any(|other| other.name == *parent));
+            if shown == parent && depth <= all.len() {
+                tree.push((depth, account));
+                below(Some(&account.name), depth + 1, all, tree);
+            }
+        }
+    }
+    let mut tree = Vec::new();
+    below(None, 0, accounts, &mut tree);
+    tree
+}

@@ -1,9 +1,9 @@
 //! The cluster in sacctmgr's columns, and why no other is added: each controller keeps the accounting of its own cluster.
 
 use super::entity::{Entity, entity_of, words_of};
-use super::limits::NORMAL;
 use crate::ruled_table::Column;
 use gcli::Failure;
+use gslurm_json::association::NORMAL;
 use gwire::api::ClusterInfo;
 use gwire::client::Client;
 use std::io::Write;

@@ -2,10 +2,8 @@
 //!
 //! Owns what sacctmgr prints of it. Source: sacctmgr(1), and what sacctmgr 22.05.8 printed.
 
-use super::association;
 use super::change::{Change, ChangeTarget, Verb, target_of};
 use super::entity::{Entity, words_of};
-use super::limits::NORMAL;
 use gadm::policy::account::{self, AccountAct};
 use gadm::policy::qos::QosAct;
 use gadm::policy::user::{self, UserAct};
@@ -13,6 +11,7 @@ use gadm::policy::{self, NameAndWords, Removal};
 use gcli::answer::list;
 use gcli::{Failure, Outcome, cluster_choice};
 use gmodel::policy::Account;
+use gslurm_json::association::{NORMAL, line_above};
 use gwire::api::QosRow;
 use gwire::client::Client;
 use std::collections::BTreeSet;
@@ -438,7 +437,7 @@ impl PolicyRecords {
         let (Some(sign), Some(row)) = (sign, row) else {
             return Some(word.to_owned());
         };
-        let above = association::line_above(row, &self.accounts)
+        let above = line_above(row, &self.accounts)
             .into_iter()
             .find(|one| !one.allow_qos.is_empty());
         let has_all = above.is_none();

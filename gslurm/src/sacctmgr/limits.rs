@@ -2,9 +2,6 @@
 
 use gmodel::gpu_amounts::{ALL_GPUS, GpuAmounts, milli_text};
 
-/// The QOS that is always there.
-pub(super) const NORMAL: &str = "normal";
-
 /// `cpu=64,node=4,gres/gpu=8,gres/gpu:h100=4`.
 pub(super) fn tres(cpus: Option<u32>, nodes: Option<u32>, gpus: Option<&GpuAmounts>) -> String {
     let counted = [("cpu", cpus), ("node", nodes)]

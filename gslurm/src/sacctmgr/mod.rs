@@ -208,7 +208,7 @@ const WCKEY: &[Column<()>] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use association::Association;
+    use gslurm_json::association::Association;
 
     #[test]
     fn the_command_line_is_sound() {

@@ -1,11 +1,12 @@
 //! QOS in sacctmgr's columns. What a QOS holds here and sacctmgr has no column for (`headroom`, `array_tasks`, ...) `gadm qos show` prints.
 
-use super::limits::{NORMAL, count, tres};
+use super::limits::{count, tres};
 use crate::ruled_table::Column;
 use gcli::Failure;
 use gcli::answer::list;
 use gmodel::duration::sacct_time;
 use gmodel::policy::{JobLimits, Limits, PreemptMode, Qos};
+use gslurm_json::association::with_normal;
 use gwire::api::QosRow;
 use gwire::client::Client;
 
@@ -134,16 +135,7 @@ pub(super) fn running(limits: &Limits) -> String {
 /// The QOS of these names, or all; with `normal`, which jobs have even where no such record was made.
 pub(super) fn rows(client: &mut Client, names: &[String]) -> Result<Vec<Qos>, Failure> {
     let rows = list::<QosRow>(client, "/v1/qos")?;
-    let mut rows: Vec<Qos> = rows.into_iter().map(|row| row.qos).collect();
-    if !rows.iter().any(|row| row.name == NORMAL) {
-        rows.insert(
-            0,
-            Qos {
-                name: NORMAL.to_owned(),
-                ..Qos::default()
-            },
-        );
-    }
+    let mut rows = with_normal(rows.into_iter().map(|row| row.qos).collect());
     rows.retain(|row| names.is_empty() || names.contains(&row.name));
     Ok(rows)
 }

@@ -5,6 +5,7 @@ use super::event::{self, EventFilter};
 use super::event_span::EventSpan;
 use super::{cluster, problem, qos, transaction};
 use gcli::Failure;
+use gslurm_json::association::{AssociationFilter, LineOf};
 
 pub(super) const ELSEWHERE: &str = "gadm account, user, qos and quota make and change what there is; gadm share shows shares and use";
 
@@ -60,6 +61,21 @@ impl ListRequest {
             asked.add(word)?;
         }
         Ok(asked)
+    }
+
+    /// What it asks of associations.
+    pub(super) fn filter(&self) -> AssociationFilter {
+        AssociationFilter {
+            line_of: match self.kind {
+                Entity::Users => LineOf::Users,
+                Entity::Accounts => LineOf::Accounts,
+                _ => LineOf::Associations,
+            },
+            with_associations: self.with_associations,
+            users: self.users.clone(),
+            accounts: self.accounts.clone(),
+            parents: self.parents.clone(),
+        }
     }
 
     /// `where`, `tree`, `user=ada,bob`, `vision`.

@@ -13,23 +13,21 @@ pub(super) fn print(client: &mut Client, request: &ShowRequest<'_>) -> Outcome {
     let names = split(&request.names);
     if request.found == Some("jobs") {
         let jobs = record::job_rows(client, &request.jobs())?;
-        return json::job::print(client, jobs);
+        return json::print_jobs(client, jobs);
     }
     let cluster = json::cluster_name(client)?;
     match request.found {
-        Some("nodes") => json::node::print(&cluster, record::node_rows(client, &request.names)?),
+        Some("nodes") => json::print_nodes(&cluster, record::node_rows(client, &request.names)?),
         Some("partitions") => {
             let (rows, nodes) = record::partition_rows(client, &names)?;
-            json::partition::print(&cluster, rows, &nodes)
+            json::print_partitions(&cluster, rows, &nodes)
         }
         Some("reservations") => {
             let (rows, nodes) = record::reservation_rows(client, &names)?;
-            json::reservation::print(&cluster, rows, &nodes)
+            json::print_reservations(&cluster, rows, &nodes)
         }
-        Some("licenses") => {
-            json::controller::print_licences(&cluster, record::licence_rows(client, &names)?)
-        }
-        Some("steps") => json::step::print(&cluster, step_record::step_rows(client, &names)?),
+        Some("licenses") => json::print_licences(&cluster, record::licence_rows(client, &names)?),
+        Some("steps") => json::print_steps(&cluster, step_record::step_rows(client, &names)?),
         Some(other) => Err(Failure::usage(format_args!(
             "{other} has no JSON: jobs, nodes, partitions, reservations, licenses and steps have"
         ))),

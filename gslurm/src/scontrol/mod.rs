@@ -126,7 +126,7 @@ fn carry_out(args: &ScontrolArgs) -> Outcome {
         "update" => update(&mut client, rest),
         "pidinfo" => processes::info(&mut client, rest),
         "write" => write_script(&mut client, rest),
-        "ping" if args.json => json::controller::print_ping(&mut client),
+        "ping" if args.json => json::print_ping(&mut client),
         "ping" => ping(&mut client),
         "help" => {
             write!(

@@ -4,12 +4,12 @@
 
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use gadm::policy::account::tree;
 use gcli::local_time;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::Timestamp;
 use gmodel::policy::Account;
+use gmodel::policy::account::tree;
 use gwire::api::ReportRow;
 use source::{AccountTree, Source, Span, among, names};
 use std::collections::BTreeSet;

@@ -3,41 +3,21 @@
 use super::datum::{
     Datum, Field, blank, empty, list, maybe, no, number, records, said, text, unset, whole, zero,
 };
-use super::{exit_code, minutes, seconds};
-use gcli::Outcome;
-use gcli::answer::list as all_of;
+use super::document::{exit_code, minutes, seconds};
+use crate::value::job::{group_of, restarts};
 use gmodel::{Instant, JobState};
-use gq::job_value::{group_of, restarts};
-use gwire::api::{RunDetail, RunQuery, RunRow, StepRow};
-use gwire::client::{Client, path_with_query};
+use gwire::api::{RunDetail, RunRow, StepRow};
 use serde_json::{Value, json};
-use std::rc::Rc;
+use std::sync::Arc;
 
-pub(super) struct RunCell {
+pub struct RunCell {
     row: RunRow,
     detail: RunDetail,
-    cluster: Rc<str>,
-}
-
-/// `sacct --json`.
-pub(crate) fn print(client: &mut Client, query: &RunQuery) -> Outcome {
-    let cluster: Rc<str> = super::cluster_name(client)?.into();
-    let query = RunQuery {
-        columns: String::new(),
-        bare: false,
-        steps: true,
-        detail: true,
-        ..query.clone()
-    };
-    let rows: Vec<RunRow> = all_of(client, &path_with_query("/v1/runs", &query))?;
-    let cells = rows
-        .into_iter()
-        .map(|row| RunCell::of(row, cluster.clone()));
-    super::print(&cluster, "jobs", RUN, cells, &[])
+    cluster: Arc<str>,
 }
 
 impl RunCell {
-    pub(super) fn of(row: RunRow, cluster: Rc<str>) -> Self {
+    pub fn of(row: RunRow, cluster: Arc<str>) -> Self {
         let detail = row.detail.as_deref().cloned().unwrap_or_default();
         Self {
             row,
@@ -70,7 +50,7 @@ impl RunCell {
     }
 }
 
-pub(super) const RUN: &[Field<RunCell>] = &[
+pub const RUN: &[Field<RunCell>] = &[
     ("account", |job| text(&job.row.account)),
     blank("comment/administrator"),
     ("comment/job", |job| text(&job.row.comment)),
@@ -177,10 +157,10 @@ pub(super) const RUN: &[Field<RunCell>] = &[
 ];
 
 /// A step of a job in accounting.
-pub(super) const STEP: &[Field<StepRow>] = &[
+pub const STEP: &[Field<StepRow>] = &[
     ("time/elapsed", |step| whole(step.elapsed_secs.max(0))),
-    ("time/end", |step| super::time(step.end_time)),
-    ("time/start", |step| super::time(step.start_time)),
+    ("time/end", |step| super::document::time(step.end_time)),
+    ("time/start", |step| super::document::time(step.start_time)),
     zero("time/suspended"),
     zero("time/system/seconds"),
     zero("time/system/microseconds"),

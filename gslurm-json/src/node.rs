@@ -3,34 +3,23 @@
 use super::datum::{
     Datum, Field, blank, empty, list, none, record, said, text, unset, whole, zero,
 };
+use super::document::{seconds, time};
 use super::partition::{PARTITION, PartitionCell};
-use super::{seconds, time};
-use gcli::Outcome;
-use gq::node_record::{gres, tres_of, why_out};
+use crate::value::node::{gres, tres_of, why_out};
 use gwire::api::{NodeRow, PartitionRow};
-use gwire::client::Client;
 use serde_json::json;
-use std::rc::Rc;
+use std::sync::Arc;
 
-pub(super) struct NodeCell {
+pub struct NodeCell {
     row: NodeRow,
-    cluster: Rc<str>,
+    cluster: Arc<str>,
     gres: [String; 2],
     tres: [String; 2],
     out: (String, String, Option<gmodel::Instant>),
 }
 
-/// `scontrol show node --json`.
-pub(crate) fn print(cluster: &str, rows: Vec<NodeRow>) -> Outcome {
-    let of_cluster: Rc<str> = cluster.into();
-    let cells = rows
-        .into_iter()
-        .map(|row| NodeCell::of(row, of_cluster.clone()));
-    super::print(cluster, "nodes", NODE, cells, &["last_update"])
-}
-
 impl NodeCell {
-    pub(super) fn of(row: NodeRow, cluster: Rc<str>) -> Self {
+    pub fn of(row: NodeRow, cluster: Arc<str>) -> Self {
         Self {
             gres: gres(&row),
             tres: tres_of(&row),
@@ -56,7 +45,7 @@ fn architecture(row: &NodeRow) -> &str {
     found.unwrap_or_default()
 }
 
-pub(super) const NODE: &[Field<NodeCell>] = &[
+pub const NODE: &[Field<NodeCell>] = &[
     ("architecture", |node| text(architecture(&node.row))),
     blank("burstbuffer_network_address"),
     ("boards", |_| whole(1)),
@@ -123,27 +112,16 @@ pub(super) const NODE: &[Field<NodeCell>] = &[
 ];
 
 /// The nodes of a partition that are in one state and have the same.
-pub(super) struct AlikeCell {
+pub struct AlikeCell {
     partition: PartitionCell,
     /// At least one.
     nodes: Vec<NodeCell>,
 }
 
-/// `sinfo --json`.
-pub(crate) fn print_alike(
-    client: &mut Client,
+pub fn alike(
     partitions: Vec<PartitionRow>,
     nodes: Vec<NodeRow>,
-) -> Outcome {
-    let cluster: Rc<str> = super::cluster_name(client)?.into();
-    let cells = alike(partitions, nodes, &cluster);
-    super::print(&cluster, "sinfo", ALIKE, cells.into_iter(), &[])
-}
-
-pub(super) fn alike(
-    partitions: Vec<PartitionRow>,
-    nodes: Vec<NodeRow>,
-    cluster: &Rc<str>,
+    cluster: &Arc<str>,
 ) -> Vec<AlikeCell> {
     let mut all = Vec::new();
     for row in partitions {
@@ -212,7 +190,7 @@ impl AlikeCell {
     }
 }
 
-pub(super) const ALIKE: &[Field<AlikeCell>] = &[
+pub const ALIKE: &[Field<AlikeCell>] = &[
     zero("port"),
     ("node/state", |group| state(group.first())),
     ("nodes/allocated", |group| {

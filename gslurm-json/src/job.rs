@@ -3,45 +3,60 @@
 use super::datum::{
     Datum, Field, blank, empty, list, maybe, no, none, number, said, text, unset, whole, zero,
 };
-use super::{exit_code, minutes, seconds, time};
-use gcli::Outcome;
+use super::document::{exit_code, minutes, number_value, seconds, time};
+use crate::value::job::gres_on;
+use crate::value::job::{end_by_limit, group_of, restarts, tres};
 use gmodel::duration::TimeLimit;
 use gmodel::{JobPart, JobState, hostlist};
-use gq::job_record::gres_on;
-use gq::job_value::{end_by_limit, group_of, restarts, tres};
 use gwire::api::{HeldRow, JobRow};
-use gwire::client::Client;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A job with what several of its fields are made of.
-pub(super) struct JobCell {
+pub struct JobCell {
     row: JobRow,
-    cluster: Rc<str>,
-    group: Rc<(u32, String)>,
+    cluster: Arc<str>,
+    group: Arc<(u32, String)>,
     /// Its nodes.
     names: Vec<String>,
     resources: String,
 }
 
-/// `squeue --json`.
-pub(crate) fn print(client: &mut Client, rows: Vec<JobRow>) -> Outcome {
-    let cluster: Rc<str> = super::cluster_name(client)?.into();
-    let mut groups = HashMap::new();
-    let cells = rows.into_iter().map(|row| {
-        let group = groups.entry(row.user.clone()).or_insert_with(|| {
-            let gid = group_of(&row.user, false).parse().unwrap_or(0);
-            Rc::new((gid, group_of(&row.user, true)))
-        });
-        JobCell::of(row, cluster.clone(), group.clone())
-    });
-    let times = ["last_backfill", "last_update"];
-    super::print(&cluster, "jobs", JOB, cells, &times)
+/// The groups of users, each looked up once. The name service may be slow: not for a thread that serves sockets.
+pub struct Groups {
+    cluster: Arc<str>,
+    known: HashMap<String, Arc<(u32, String)>>,
+}
+
+impl Groups {
+    pub fn new(cluster: &str) -> Self {
+        Self {
+            cluster: cluster.into(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Looks up the group of a user.
+    pub fn learn(&mut self, user: &str) -> Arc<(u32, String)> {
+        if let Some(group) = self.known.get(user) {
+            return group.clone();
+        }
+        let gid = group_of(user, false).parse().unwrap_or(0);
+        let group = Arc::new((gid, group_of(user, true)));
+        self.known.insert(user.to_owned(), group.clone());
+        group
+    }
+
+    /// A job with what its record needs besides.
+    pub fn cell(&mut self, row: JobRow) -> JobCell {
+        let group = self.learn(&row.user);
+        JobCell::of(row, self.cluster.clone(), group)
+    }
 }
 
 impl JobCell {
-    pub(super) fn of(row: JobRow, cluster: Rc<str>, group: Rc<(u32, String)>) -> Self {
+    fn of(row: JobRow, cluster: Arc<str>, group: Arc<(u32, String)>) -> Self {
         Self {
             names: hostlist::expand(&row.nodelist, hostlist::MAX_HOSTS).unwrap_or_default(),
             resources: tres(row.cpus, row.mem_total_bytes, row.nodes, row.gpu_count),
@@ -102,11 +117,11 @@ fn held(job: &JobCell) -> Datum<'_> {
     let all: Vec<Value> = row.held.iter().enumerate().map(node).collect();
     let nodes = json!({"count": row.held.len(), "select_type": ["AVAILABLE"], "list": row.nodelist, "whole": row.exclusive, "allocation": all});
     Datum::Value(
-        json!({"select_type": ["CPU", "MEMORY"], "nodes": nodes, "cpus": row.cpus, "threads_per_core": super::number_value(Some(1))}),
+        json!({"select_type": ["CPU", "MEMORY"], "nodes": nodes, "cpus": row.cpus, "threads_per_core": number_value(Some(1))}),
     )
 }
 
-pub(super) const JOB: &[Field<JobCell>] = &[
+pub const JOB: &[Field<JobCell>] = &[
     ("account", |job| text(&job.row.account)),
     none("accrue_time"),
     blank("admin_comment"),
@@ -321,7 +336,7 @@ mod tests {
             attempts: 1,
             ..JobRow::default()
         };
-        let group = Rc::new((0, "root".to_owned()));
+        let group = Arc::new((0, "root".to_owned()));
         let job = record(JOB, &JobCell::of(row, "c".into(), group));
         assert_eq!(
             (&job["job_id"], &job["job_state"][0], &job["command"]),

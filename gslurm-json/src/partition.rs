@@ -3,33 +3,23 @@
 use super::datum::{
     Datum, Field, blank, empty, infinite, list, maybe, none, number, said, text, unset, whole, zero,
 };
-use super::minutes;
-use gcli::Outcome;
+use super::document::minutes;
+use crate::value::partition::{state_word, tres};
 use gmodel::hostlist;
-use gq::partition_record::{state_word, tres};
 use gwire::api::{NodeRow, PartitionRow};
-use std::rc::Rc;
+use std::sync::Arc;
 
 #[derive(Clone)]
-pub(super) struct PartitionCell {
+pub struct PartitionCell {
     pub row: PartitionRow,
-    cluster: Rc<str>,
+    cluster: Arc<str>,
     cpus: u32,
     nodes: usize,
     tres: String,
 }
 
-/// `scontrol show partition --json`.
-pub(crate) fn print(cluster: &str, rows: Vec<PartitionRow>, nodes: &[NodeRow]) -> Outcome {
-    let of_cluster: Rc<str> = cluster.into();
-    let cells = rows
-        .into_iter()
-        .map(|row| PartitionCell::of(row, nodes, of_cluster.clone()));
-    super::print(cluster, "partitions", PARTITION, cells, &["last_update"])
-}
-
 impl PartitionCell {
-    pub(super) fn of(row: PartitionRow, nodes: &[NodeRow], cluster: Rc<str>) -> Self {
+    pub fn of(row: PartitionRow, nodes: &[NodeRow], cluster: Arc<str>) -> Self {
         let is_in = |node: &&NodeRow| node.partitions.contains(&row.name);
         let held: Vec<&NodeRow> = nodes.iter().filter(is_in).collect();
         Self {
@@ -48,7 +38,7 @@ impl PartitionCell {
     }
 }
 
-pub(super) const PARTITION: &[Field<PartitionCell>] = &[
+pub const PARTITION: &[Field<PartitionCell>] = &[
     blank("nodes/allowed_allocation"),
     ("nodes/configured", PartitionCell::configured),
     ("nodes/total", |one| whole(one.nodes)),

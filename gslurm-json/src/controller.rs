@@ -1,21 +1,41 @@
 //! What the controller says of itself and of shares and licences: `sdiag`, `scontrol ping`, `scontrol show licenses` and `sshare`.
 
-use super::datum::{
-    Datum, Field, blank, empty, list, none, number, record, records, text, whole, zero,
-};
-use super::{print_value, time};
-use crate::sdiag::{CommandTimes, Diagnosis};
-use crate::sshare::ShareLine;
-use gcli::Outcome;
+use super::datum::{Datum, Field, blank, empty, list, none, number, records, text, whole, zero};
+use super::document::{number_value, time};
 use gmodel::Instant;
-use gwire::api::{ClusterInfo, LicenceRow};
-use gwire::client::Client;
+use gwire::api::{ClusterInfo, LicenceRow, ShareRow};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// `sdiag --json`.
-pub(crate) fn print_diagnosis(client: &mut Client, diagnosis: &Diagnosis) -> Outcome {
-    let cluster = super::cluster_name(client)?;
-    print_value(&cluster, "statistics", record(STATISTICS, diagnosis))
+/// What of `GET /v1/diag` is shown under Slurm's names.
+#[derive(Debug, Default, Deserialize)]
+pub struct Diagnosis {
+    pub time: Option<Instant>,
+    pub uptime_secs: i64,
+    /// By state.
+    pub jobs: BTreeMap<String, u64>,
+    pub starts: u64,
+    /// Of the core; `pass` is the scheduler's.
+    pub times: BTreeMap<String, CommandTimes>,
+    /// By route.
+    pub requests: BTreeMap<String, CommandTimes>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct CommandTimes {
+    pub count: u64,
+    pub mean_us: u64,
+    pub max_us: u64,
+}
+
+impl CommandTimes {
+    /// Microseconds.
+    pub fn total(&self) -> u64 {
+        self.count.saturating_mul(self.mean_us)
+    }
 }
 
 fn pass(diagnosis: &Diagnosis) -> CommandTimes {
@@ -39,7 +59,7 @@ fn jobs<'a>(diagnosis: &Diagnosis, state: &str) -> Datum<'a> {
 fn requests(diagnosis: &Diagnosis) -> Datum<'_> {
     let one = |(name, times): (&String, &CommandTimes)| {
         json!({"type_id": 0, "message_type": name, "count": times.count, "queued": 0, "dropped": 0, "cycle_last": 0, "cycle_max": 0,
-            "total_time": times.total(), "average_time": super::number_value(Some(times.mean_us))})
+            "total_time": times.total(), "average_time": number_value(Some(times.mean_us))})
     };
     let all = diagnosis
         .requests
@@ -48,7 +68,7 @@ fn requests(diagnosis: &Diagnosis) -> Datum<'_> {
     Datum::Value(Value::Array(all.map(one).collect()))
 }
 
-pub(super) const STATISTICS: &[Field<Diagnosis>] = &[
+pub const STATISTICS: &[Field<Diagnosis>] = &[
     ("req_time", |row| time(now(row))),
     ("req_time_start", |row| time(since(row))),
     zero("server_thread_count"),
@@ -121,27 +141,14 @@ pub(super) const STATISTICS: &[Field<Diagnosis>] = &[
     empty("pending_rpcs_by_hostlist"),
 ];
 
-/// `scontrol ping --json`.
-pub(crate) fn print_ping(client: &mut Client) -> Outcome {
-    let asked = std::time::Instant::now();
-    let cluster: ClusterInfo = client.get("/v1/cluster")?;
-    let latency = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let ping = json!([{"hostname": cluster.host, "pinged": "UP", "responding": true, "latency": latency, "mode": "primary", "primary": true}]);
-    print_value(&cluster.name, "pings", ping)
+/// The controller answers, so it is up. `took`: until its answer came.
+pub fn pings(cluster: &ClusterInfo, took: Duration) -> Value {
+    let latency = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    json!([{"hostname": cluster.host, "pinged": "UP", "responding": true, "latency": latency, "mode": "primary", "primary": true}])
 }
 
-/// `scontrol show licenses --json`.
-pub(crate) fn print_licences(cluster: &str, rows: Vec<LicenceRow>) -> Outcome {
-    super::print(
-        cluster,
-        "licenses",
-        LICENCE,
-        rows.into_iter(),
-        &["last_update"],
-    )
-}
-
-pub(super) const LICENCE: &[Field<LicenceRow>] = &[
+/// A licence: `scontrol show licenses --json`.
+pub const LICENCE: &[Field<LicenceRow>] = &[
     ("LicenseName", |row| text(&row.name)),
     ("Total", |row| whole(row.total)),
     ("Used", |row| whole(row.used)),
@@ -153,77 +160,68 @@ pub(super) const LICENCE: &[Field<LicenceRow>] = &[
     zero("LastUpdate"),
 ];
 
-/// `sshare --json`.
-pub(crate) fn print_shares(client: &mut Client, lines: Vec<ShareLine>) -> Outcome {
-    let cluster = super::cluster_name(client)?;
-    let total: u32 = lines
-        .iter()
-        .filter(|line| line.share.depth == 1)
-        .map(|line| line.share.raw_shares)
-        .sum();
+/// The fair tree: `sshare --json`.
+pub fn shares(rows: Vec<ShareRow>, cluster: &str) -> Value {
+    let top = rows.iter().filter(|row| row.depth == 1);
+    let total: u32 = top.map(|row| row.raw_shares).sum();
+    let cluster: Arc<str> = cluster.into();
     let mut above: Vec<String> = Vec::new();
-    let cells = lines.into_iter().map(|line| {
-        let depth = line.share.depth as usize;
-        above.truncate(depth);
-        let parent = match &line.share.user {
-            Some(_) => line.share.account.clone(),
+    let cells = rows.into_iter().map(|share| {
+        above.truncate(share.depth as usize);
+        let parent = match &share.user {
+            Some(_) => share.account.clone(),
             None => above.last().cloned().unwrap_or_default(),
         };
-        if line.share.user.is_none() {
-            above.push(line.share.account.clone());
+        if share.user.is_none() {
+            above.push(share.account.clone());
         }
-        ShareCell { line, parent }
+        ShareCell {
+            share,
+            parent,
+            cluster: cluster.clone(),
+        }
     });
-    let shares = records(SHARE, cells);
-    let value = json!({"shares": shares, "total_shares": total});
-    print_value(&cluster, "shares", value)
+    json!({"shares": records(SHARE, cells), "total_shares": total})
 }
 
-pub(super) struct ShareCell {
-    pub line: ShareLine,
+pub struct ShareCell {
+    pub share: ShareRow,
     pub parent: String,
+    pub cluster: Arc<str>,
 }
 
-pub(super) const SHARE: &[Field<ShareCell>] = &[
+pub const SHARE: &[Field<ShareCell>] = &[
     zero("id"),
-    ("cluster", |one| text(&one.line.cluster)),
+    ("cluster", |one| text(&one.cluster)),
     ("name", |one| {
-        let share = &one.line.share;
+        let share = &one.share;
         text(share.user.as_ref().unwrap_or(&share.account))
     }),
     ("parent", |one| text(&one.parent)),
     blank("partition"),
     ("shares_normalized", |one| {
-        Datum::Fraction(Some(one.line.share.norm_shares))
+        Datum::Fraction(Some(one.share.norm_shares))
     }),
-    ("shares", |one| number(one.line.share.raw_shares)),
+    ("shares", |one| number(one.share.raw_shares)),
     empty("tres/run_seconds"),
     empty("tres/group_minutes"),
     empty("tres/usage"),
     ("effective_usage", |one| {
-        Datum::Fraction(Some(one.line.share.effective_usage))
+        Datum::Fraction(Some(one.share.effective_usage))
     }),
     ("usage_normalized", |one| {
-        Datum::Fraction(Some(one.line.share.norm_usage))
+        Datum::Fraction(Some(one.share.norm_usage))
     }),
-    ("usage", |one| whole(one.line.share.raw_usage)),
+    ("usage", |one| whole(one.share.raw_usage)),
     ("fairshare/factor", |one| {
-        Datum::Fraction(one.line.share.fair_share)
+        Datum::Fraction(one.share.fair_share)
     }),
-    ("fairshare/level", |one| match one.line.share.level_fs {
+    ("fairshare/level", |one| match one.share.level_fs {
         None => Datum::Infinite,
         some => Datum::Fraction(some),
     }),
     ("type", |one| {
-        let is_user = one.line.share.user.is_some();
+        let is_user = one.share.user.is_some();
         list([if is_user { "USER" } else { "ASSOCIATION" }])
     }),
 ];
-
-#[cfg(test)]
-pub(super) fn line(share: gwire::api::ShareRow) -> ShareCell {
-    ShareCell {
-        line: ShareLine::of(share),
-        parent: String::new(),
-    }
-}

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// The value of a field.
-pub(crate) enum Datum<'a> {
+pub enum Datum<'a> {
     Text(Cow<'a, str>),
     Whole(i64),
     Flag(bool),
@@ -21,60 +21,60 @@ pub(crate) enum Datum<'a> {
 }
 
 /// A key with its value in a record `R`.
-pub(crate) type Field<R> = (&'static str, for<'a> fn(&'a R) -> Datum<'a>);
+pub type Field<R> = (&'static str, for<'a> fn(&'a R) -> Datum<'a>);
 
-pub(crate) fn text(text: &str) -> Datum<'_> {
+pub fn text(text: &str) -> Datum<'_> {
     Datum::Text(text.into())
 }
 
-pub(crate) fn said<'a>(text: String) -> Datum<'a> {
+pub fn said<'a>(text: String) -> Datum<'a> {
     Datum::Text(text.into())
 }
 
-pub(crate) fn maybe(text: &Option<String>) -> Datum<'_> {
+pub fn maybe(text: &Option<String>) -> Datum<'_> {
     Datum::Text(text.as_deref().unwrap_or_default().into())
 }
 
-pub(crate) fn whole<'a>(number: impl TryInto<i64>) -> Datum<'a> {
+pub fn whole<'a>(number: impl TryInto<i64>) -> Datum<'a> {
     Datum::Whole(number.try_into().unwrap_or(i64::MAX))
 }
 
-pub(crate) fn number<'a>(number: impl Into<u64>) -> Datum<'a> {
+pub fn number<'a>(number: impl Into<u64>) -> Datum<'a> {
     Datum::Number(Some(number.into()))
 }
 
-pub(crate) fn list<'a>(words: impl IntoIterator<Item = impl Into<Value>>) -> Datum<'a> {
+pub fn list<'a>(words: impl IntoIterator<Item = impl Into<Value>>) -> Datum<'a> {
     Datum::Value(Value::Array(words.into_iter().map(Into::into).collect()))
 }
 
 // What Slurm has and gpupool has not, as Slurm writes it where it is not set.
 
-pub(crate) const fn blank<R>(key: &'static str) -> Field<R> {
+pub const fn blank<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Text(Cow::Borrowed("")))
 }
 
-pub(crate) const fn unset<R>(key: &'static str) -> Field<R> {
+pub const fn unset<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Number(None))
 }
 
-pub(crate) const fn infinite<R>(key: &'static str) -> Field<R> {
+pub const fn infinite<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Infinite)
 }
 
-pub(crate) const fn zero<R>(key: &'static str) -> Field<R> {
+pub const fn zero<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Whole(0))
 }
 
 /// Set, and 0.
-pub(crate) const fn none<R>(key: &'static str) -> Field<R> {
+pub const fn none<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Number(Some(0)))
 }
 
-pub(crate) const fn empty<R>(key: &'static str) -> Field<R> {
+pub const fn empty<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Value(Value::Array(Vec::new())))
 }
 
-pub(crate) const fn no<R>(key: &'static str) -> Field<R> {
+pub const fn no<R>(key: &'static str) -> Field<R> {
     (key, |_| Datum::Flag(false))
 }
 
@@ -96,7 +96,7 @@ impl Datum<'_> {
         }
     }
 
-    pub(crate) fn into_value(self) -> Value {
+    pub fn into_value(self) -> Value {
         match self {
             Datum::Text(text) => Value::String(text.into_owned()),
             Datum::Whole(number) => number.into(),
@@ -114,7 +114,7 @@ impl Datum<'_> {
 }
 
 /// Writes a record as JSON, without a tree of it.
-pub(crate) fn write<R>(out: &mut impl Write, table: &[Field<R>], row: &R) -> io::Result<()> {
+pub fn write<R>(out: &mut impl Write, table: &[Field<R>], row: &R) -> io::Result<()> {
     let mut open: Vec<&str> = Vec::new();
     let mut is_first = true;
     out.write_all(b"{")?;
@@ -150,7 +150,7 @@ pub(crate) fn write<R>(out: &mut impl Write, table: &[Field<R>], row: &R) -> io:
 }
 
 /// A record as a tree, for YAML and as a part of others.
-pub(crate) fn record<R>(table: &[Field<R>], row: &R) -> Value {
+pub fn record<R>(table: &[Field<R>], row: &R) -> Value {
     let mut whole = Map::new();
     for (path, value) in table {
         put(&mut whole, path, value(row).into_value());
@@ -169,12 +169,12 @@ fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
     }
 }
 
-pub(crate) fn records<R>(table: &[Field<R>], rows: impl IntoIterator<Item = R>) -> Value {
+pub fn records<R>(table: &[Field<R>], rows: impl IntoIterator<Item = R>) -> Value {
     Value::Array(rows.into_iter().map(|row| record(table, &row)).collect())
 }
 
 /// Writes a value as YAML, so far to the right.
-pub(crate) fn write_yaml(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
+pub fn write_yaml(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
     let is_block = |value: &Value| match value {
         Value::Object(map) => !map.is_empty(),
         Value::Array(list) => !list.is_empty(),

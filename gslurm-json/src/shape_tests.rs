@@ -7,7 +7,7 @@ use gwire::api::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 type Shape = BTreeMap<String, &'static str>;
 
@@ -32,7 +32,7 @@ fn shape<R>(table: &[Field<R>], row: &R) -> Shape {
 }
 
 /// The table has the keys and kinds of this section of `shapes.txt`, and objects of it are in one place.
-pub(crate) fn check<R>(title: &str, table: &[Field<R>], row: &R) {
+pub fn check<R>(title: &str, table: &[Field<R>], row: &R) {
     let mut sections = include_str!("shapes.txt").split("\n[");
     let wanted = sections.find_map(|section| section.strip_prefix(title)?.strip_prefix("]\n"));
     let wanted = wanted.unwrap_or_else(|| panic!("no shape of {title}"));
@@ -54,16 +54,15 @@ pub(crate) fn check<R>(title: &str, table: &[Field<R>], row: &R) {
     assert!(differs.is_empty(), "{title}: {differs:#?}");
     // What is written in one go reads as the tree of it, so no object is opened twice.
     let mut out = Vec::new();
-    super::write(&mut out, table, row).unwrap();
+    super::datum::write(&mut out, table, row).unwrap();
     let read: Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(read, super::record(table, row), "{title}");
+    assert_eq!(read, super::datum::record(table, row), "{title}");
 }
 
 #[test]
 fn records_have_the_keys_of_slurms_and_values_of_their_kinds() {
-    let cluster: Rc<str> = "c".into();
-    let group = Rc::new((0, "root".to_owned()));
-    let cell = job::JobCell::of(JobRow::default(), cluster.clone(), group);
+    let cluster: Arc<str> = "c".into();
+    let cell = job::Groups::new("c").cell(JobRow::default());
     check("job", job::JOB, &cell);
     check(
         "run",
@@ -99,11 +98,15 @@ fn records_have_the_keys_of_slurms_and_values_of_their_kinds() {
     check(
         "statistics",
         controller::STATISTICS,
-        &crate::sdiag::Diagnosis::default(),
+        &controller::Diagnosis::default(),
     );
     check(
         "share",
         controller::SHARE,
-        &controller::line(ShareRow::default()),
+        &controller::ShareCell {
+            share: ShareRow::default(),
+            parent: String::new(),
+            cluster: "c".into(),
+        },
     );
 }

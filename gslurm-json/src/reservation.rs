@@ -1,33 +1,20 @@
 //! A reservation: `scontrol show reservation --json`.
 
 use super::datum::{Datum, Field, blank, empty, list, maybe, number, said, text, whole, zero};
-use super::time;
-use gcli::Outcome;
+use super::document::time;
+use crate::value::reservation::{begin, flags, held, node_list};
 use gmodel::policy::ReservedPart;
-use gq::reservation_record::{begin, flags, held, node_list};
 use gwire::api::{NodeRow, ReservationRow};
 
-pub(super) struct ReservationCell {
+pub struct ReservationCell {
     row: ReservationRow,
     nodes: String,
     count: usize,
     cpus: u32,
 }
 
-/// `scontrol show reservation --json`.
-pub(crate) fn print(cluster: &str, rows: Vec<ReservationRow>, nodes: &[NodeRow]) -> Outcome {
-    let cells = rows.into_iter().map(|row| ReservationCell::of(row, nodes));
-    super::print(
-        cluster,
-        "reservations",
-        RESERVATION,
-        cells,
-        &["last_update"],
-    )
-}
-
 impl ReservationCell {
-    pub(super) fn of(row: ReservationRow, nodes: &[NodeRow]) -> Self {
+    pub fn of(row: ReservationRow, nodes: &[NodeRow]) -> Self {
         let held = held(&row, nodes);
         let is_held = |node: &&NodeRow| held.contains(&node.name);
         let listed = node_list(&row, nodes);
@@ -47,7 +34,7 @@ impl ReservationCell {
     }
 }
 
-pub(super) const RESERVATION: &[Field<ReservationCell>] = &[
+pub const RESERVATION: &[Field<ReservationCell>] = &[
     ("accounts", |one| {
         let names: Vec<_> = one.row.reservation.accounts.iter().cloned().collect();
         said(names.join(","))

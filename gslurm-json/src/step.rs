@@ -1,31 +1,20 @@
 //! A step under way: `scontrol show step --json`.
 
 use super::datum::{Datum, Field, blank, infinite, list, said, text, unset, whole, zero};
-use super::time;
-use gcli::Outcome;
+use super::document::time;
 use gwire::api::StepRow;
-use std::rc::Rc;
+use std::sync::Arc;
 
-pub(super) struct StepCell {
+pub struct StepCell {
     pub row: StepRow,
-    pub cluster: Rc<str>,
-}
-
-/// `scontrol show step --json`.
-pub(crate) fn print(cluster: &str, rows: Vec<StepRow>) -> Outcome {
-    let of_cluster: Rc<str> = cluster.into();
-    let cells = rows.into_iter().map(|row| StepCell {
-        row,
-        cluster: of_cluster.clone(),
-    });
-    super::print(cluster, "steps", STEP, cells, &["last_update"])
+    pub cluster: Arc<str>,
 }
 
 impl StepCell {
     fn tres(&self) -> Datum<'_> {
         match self.row.own {
             None => text(""),
-            Some(own) => said(gq::job_value::tres(
+            Some(own) => said(crate::value::job::tres(
                 own.cpus,
                 own.mem_bytes,
                 self.row.nodes,
@@ -35,7 +24,7 @@ impl StepCell {
     }
 }
 
-pub(super) const STEP: &[Field<StepCell>] = &[
+pub const STEP: &[Field<StepCell>] = &[
     zero("array/job_id"),
     zero("array/task_id"),
     ("cluster", |step| text(&step.cluster)),
