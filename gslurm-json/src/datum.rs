@@ -6,6 +6,10 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+const UNSET: &str = r#"{"set":false,"infinite":false,"number":0}"#;
+const INFINITE: &str = r#"{"set":false,"infinite":true,"number":0}"#;
+const NONE: &str = r#"{"set":true,"infinite":false,"number":0}"#;
+
 /// The value of a field.
 pub enum Datum<'a> {
     Text(Cow<'a, str>),
@@ -18,6 +22,8 @@ pub enum Datum<'a> {
     Fraction(Option<f64>),
     /// A list, or an object that no path leads into.
     Value(Value),
+    /// The same as JSON, which is written as it stands: most of a record is the same in all.
+    Json(&'static str),
 }
 
 /// A key with its value in a record `R`.
@@ -50,49 +56,49 @@ pub fn list<'a>(words: impl IntoIterator<Item = impl Into<Value>>) -> Datum<'a> 
 // What Slurm has and gpupool has not, as Slurm writes it where it is not set.
 
 pub const fn blank<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Text(Cow::Borrowed("")))
+    (key, |_| Datum::Json("\"\""))
 }
 
 pub const fn unset<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Number(None))
+    (key, |_| Datum::Json(UNSET))
 }
 
 pub const fn infinite<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Infinite)
+    (key, |_| Datum::Json(INFINITE))
 }
 
 pub const fn zero<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Whole(0))
+    (key, |_| Datum::Json("0"))
 }
 
 /// Set, and 0.
 pub const fn none<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Number(Some(0)))
+    (key, |_| Datum::Json(NONE))
 }
 
 pub const fn empty<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Value(Value::Array(Vec::new())))
+    (key, |_| Datum::Json("[]"))
 }
 
 pub const fn no<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Flag(false))
+    (key, |_| Datum::Json("false"))
 }
 
 impl Datum<'_> {
-    fn write(self, out: &mut impl Write) -> io::Result<()> {
+    fn write(self, out: &mut Vec<u8>) {
         match self {
-            Datum::Text(text) => serde_json::to_writer(out, text.as_ref()).map_err(Into::into),
-            Datum::Whole(number) => write!(out, "{number}"),
-            Datum::Flag(flag) => write!(out, "{flag}"),
-            Datum::Number(Some(number)) => write!(
-                out,
-                "{{\"set\":true,\"infinite\":false,\"number\":{number}}}"
-            ),
-            Datum::Number(None) => {
-                out.write_all(b"{\"set\":false,\"infinite\":false,\"number\":0}")
+            Datum::Json(json) => out.extend_from_slice(json.as_bytes()),
+            Datum::Text(text) => put_json(out, text.as_ref()),
+            Datum::Whole(number) => put_json(out, &number),
+            Datum::Flag(flag) => put_json(out, &flag),
+            Datum::Number(Some(number)) => {
+                out.extend_from_slice(br#"{"set":true,"infinite":false,"number":"#);
+                put_json(out, &number);
+                out.push(b'}');
             }
-            Datum::Infinite => out.write_all(b"{\"set\":false,\"infinite\":true,\"number\":0}"),
-            other => serde_json::to_writer(out, &other.into_value()).map_err(Into::into),
+            Datum::Number(None) => out.extend_from_slice(UNSET.as_bytes()),
+            Datum::Infinite => out.extend_from_slice(INFINITE.as_bytes()),
+            other => put_json(out, &other.into_value()),
         }
     }
 
@@ -109,44 +115,59 @@ impl Datum<'_> {
                 json!({"set": number.is_some(), "infinite": false, "number": number.unwrap_or(0.0)})
             }
             Datum::Value(value) => value,
+            Datum::Json(json) => serde_json::from_str(json).expect("a constant of these tables"),
         }
     }
 }
 
-/// Writes a record as JSON, without a tree of it.
-pub fn write<R>(out: &mut impl Write, table: &[Field<R>], row: &R) -> io::Result<()> {
-    let mut open: Vec<&str> = Vec::new();
-    let mut is_first = true;
-    out.write_all(b"{")?;
-    for (path, value) in table {
-        let (above, key) = path
-            .rsplit_once('/')
-            .map_or((None, *path), |(above, key)| (Some(above), key));
-        let above: Vec<&str> = above
-            .map(|above| above.split('/').collect())
-            .unwrap_or_default();
-        let same = open
-            .iter()
-            .zip(&above)
-            .take_while(|(one, other)| one == other)
-            .count();
-        for _ in open.drain(same..) {
-            out.write_all(b"}")?;
-            is_first = false;
+fn put_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(out, value).expect("a Vec takes every write, and keys are texts");
+}
+
+/// A table made ready for many records: what stands before each value is put together once.
+pub struct RecordWriter<R> {
+    fields: Vec<(String, ValueOf<R>)>,
+    end: String,
+}
+
+/// Gives a field's value.
+type ValueOf<R> = for<'a> fn(&'a R) -> Datum<'a>;
+
+impl<R> RecordWriter<R> {
+    pub fn of(table: &[Field<R>]) -> Self {
+        let mut open: Vec<&str> = Vec::new();
+        let mut before = "{".to_owned();
+        let mut fields = Vec::with_capacity(table.len());
+        for (path, value) in table {
+            let mut above: Vec<&str> = path.split('/').collect();
+            let key = above.pop().unwrap_or_default();
+            let pairs = open.iter().zip(&above);
+            let same = pairs.take_while(|(one, other)| one == other).count();
+            before.extend(open.drain(same..).map(|_| '}'));
+            let mut comma = if fields.is_empty() { "" } else { "," };
+            for part in &above[same..] {
+                before.push_str(&format!("{comma}\"{part}\":{{"));
+                comma = "";
+                open.push(part);
+            }
+            before.push_str(&format!("{comma}\"{key}\":"));
+            fields.push((std::mem::take(&mut before), *value));
         }
-        for part in &above[same..] {
-            write!(out, "{}\"{part}\":{{", if is_first { "" } else { "," })?;
-            open.push(part);
-            is_first = true;
+        let end = "}".repeat(open.len() + 1);
+        Self {
+            end: before + &end,
+            fields,
         }
-        write!(out, "{}\"{key}\":", if is_first { "" } else { "," })?;
-        value(row).write(out)?;
-        is_first = false;
     }
-    for _ in open {
-        out.write_all(b"}")?;
+
+    /// Writes a record as JSON, without a tree of it.
+    pub fn write(&self, out: &mut Vec<u8>, row: &R) {
+        for (before, value) in &self.fields {
+            out.extend_from_slice(before.as_bytes());
+            value(row).write(out);
+        }
+        out.extend_from_slice(self.end.as_bytes());
     }
-    out.write_all(b"}")
 }
 
 /// A record as a tree, for YAML and as a part of others.
@@ -225,7 +246,7 @@ mod tests {
     #[test]
     fn a_path_leads_into_objects_and_both_ways_of_writing_say_the_same() {
         let mut out = Vec::new();
-        write(&mut out, TABLE, &17).unwrap();
+        RecordWriter::of(TABLE).write(&mut out, &17);
         let read: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(read, record(TABLE, &17));
         let start = json!({"set": true, "infinite": false, "number": 17});

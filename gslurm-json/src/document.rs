@@ -1,6 +1,6 @@
 //! The document around records: `meta`, errors, warnings, and times of now.
 
-use crate::datum::{Datum, Field, record, write, write_yaml};
+use crate::datum::{Datum, Field, RecordWriter, record, write_yaml};
 use gmodel::{ExitCode, Instant, Timestamp};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -10,6 +10,9 @@ pub const RELEASE: &str = "25.05.0";
 
 /// Which of Slurm's data_parsers has these keys.
 pub const DATA_PARSER: &str = "v0.0.43";
+
+/// One write, about.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// What a document says of where it is from.
 #[derive(Clone, Debug)]
@@ -58,12 +61,18 @@ pub fn write_list<R>(
     rows: impl Iterator<Item = R>,
     tail: &Value,
 ) -> io::Result<()> {
-    write!(out, "{{\"{key}\":[")?;
+    let writer = RecordWriter::of(table);
+    let mut text = format!("{{\"{key}\":[").into_bytes();
     for (at, row) in rows.enumerate() {
-        out.write_all(if at == 0 { b"" } else { b"," })?;
-        write(out, table, &row)?;
+        text.extend_from_slice(if at == 0 { b"" } else { b"," });
+        writer.write(&mut text, &row);
+        if text.len() > PIECE_BYTES {
+            out.write_all(&text)?;
+            text.clear();
+        }
     }
-    out.write_all(list_end(tail).as_bytes())
+    text.extend_from_slice(list_end(tail).as_bytes());
+    out.write_all(&text)
 }
 
 /// What follows the last record of a list.
@@ -116,17 +125,21 @@ pub(crate) fn minutes<'a>(secs: Option<u32>) -> Datum<'a> {
     }
 }
 
+/// Of what is not over.
+const PENDING: &str = r#"{"status":["PENDING"],"return_code":{"set":false,"infinite":false,"number":0},"signal":{"id":{"set":false,"infinite":false,"number":0},"name":""}}"#;
+
 pub(crate) fn exit_code<'a>(exit: ExitCode, is_over: bool) -> Datum<'a> {
-    let status = match (is_over, exit.signal, exit.code) {
-        (false, ..) => "PENDING",
-        (_, 0, 0) => "SUCCESS",
-        (_, 0, _) => "ERROR",
+    if !is_over {
+        return Datum::Json(PENDING);
+    }
+    let status = match (exit.signal, exit.code) {
+        (0, 0) => "SUCCESS",
+        (0, _) => "ERROR",
         _ => "SIGNALED",
     };
     let signal = (exit.signal > 0).then(|| u64::from(exit.signal));
     let name = signal.map_or(String::new(), |_| gmodel::signal::signal_word(exit.signal));
-    let code = is_over.then(|| u64::from(exit.code));
     Datum::Value(
-        json!({"status": [status], "return_code": number_value(code), "signal": {"id": number_value(signal), "name": name}}),
+        json!({"status": [status], "return_code": number_value(Some(exit.code.into())), "signal": {"id": number_value(signal), "name": name}}),
     )
 }

@@ -107,7 +107,7 @@ impl JobCell {
 fn held(job: &JobCell) -> Datum<'_> {
     let row = &job.row;
     if row.held.is_empty() {
-        return Datum::Value(json!({}));
+        return Datum::Json("{}");
     }
     let node = |(index, held): (usize, &HeldRow)| {
         let mib = held.mem_bytes >> 20;
@@ -242,7 +242,7 @@ pub const JOB: &[Field<JobCell>] = &[
     ("hold", |job| Datum::Flag(!job.row.holds.is_empty())),
     ("priority", |job| number(job.row.priority)),
     empty("priority_by_partition"),
-    ("profile", |_| list(["NOT_SET"])),
+    ("profile", |_| Datum::Json(r#"["NOT_SET"]"#)),
     ("qos", |job| text(&job.row.qos)),
     no("reboot"),
     ("required_nodes", |job| text(&job.row.req_nodelist)),
@@ -256,7 +256,13 @@ pub const JOB: &[Field<JobCell>] = &[
     blank("scheduled_nodes"),
     zero("segment_size"),
     blank("selinux_context"),
-    ("shared", |job| list(job.row.exclusive.then_some("none"))),
+    ("shared", |job| {
+        Datum::Json(if job.row.exclusive {
+            r#"["none"]"#
+        } else {
+            "[]"
+        })
+    }),
     zero("sockets_per_board"),
     unset("sockets_per_node"),
     ("start_time", |job| time(job.row.start_time)),
