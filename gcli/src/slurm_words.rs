@@ -27,7 +27,7 @@ pub enum Cause {
 }
 
 /// Slurm's sentence for a kind of refusal.
-fn sentence(about: RefusalKind) -> Option<&'static str> {
+pub fn sentence(about: RefusalKind) -> Option<&'static str> {
     use RefusalKind as K;
     Some(match about {
         K::Job => "Invalid job id specified",

@@ -4,11 +4,12 @@ use super::datum::{
     Datum, Field, blank, empty, list, maybe, no, none, number, said, text, unset, whole, zero,
 };
 use super::document::{exit_code, minutes, number_value, seconds, time};
+use super::run::RunCell;
 use crate::value::job::gres_on;
 use crate::value::job::{end_by_limit, group_of, restarts, tres};
 use gmodel::duration::TimeLimit;
 use gmodel::{JobPart, JobState, hostlist};
-use gwire::api::{HeldRow, JobRow};
+use gwire::api::{HeldRow, JobRow, RunRow};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,6 +53,12 @@ impl Groups {
     pub fn cell(&mut self, row: JobRow) -> JobCell {
         let group = self.learn(&row.user);
         JobCell::of(row, self.cluster.clone(), group)
+    }
+
+    /// The same of a job of accounting.
+    pub fn run(&mut self, row: RunRow) -> RunCell {
+        let group = self.learn(&row.user);
+        RunCell::of(row, self.cluster.clone(), group)
     }
 }
 

@@ -1,10 +1,10 @@
 //! A job of accounting: `sacct --json`. Steps are part of their jobs.
 
 use super::datum::{
-    Datum, Field, blank, empty, list, maybe, no, number, records, said, text, unset, whole, zero,
+    Datum, Field, blank, empty, list, maybe, no, number, records, text, unset, whole, zero,
 };
 use super::document::{exit_code, minutes, seconds};
-use crate::value::job::{group_of, restarts};
+use crate::value::job::restarts;
 use gmodel::{Instant, JobState};
 use gwire::api::{RunDetail, RunRow, StepRow};
 use serde_json::{Value, json};
@@ -14,15 +14,17 @@ pub struct RunCell {
     row: RunRow,
     detail: RunDetail,
     cluster: Arc<str>,
+    group: Arc<(u32, String)>,
 }
 
 impl RunCell {
-    pub fn of(row: RunRow, cluster: Arc<str>) -> Self {
+    pub fn of(row: RunRow, cluster: Arc<str>, group: Arc<(u32, String)>) -> Self {
         let detail = row.detail.as_deref().cloned().unwrap_or_default();
         Self {
             row,
             detail,
             cluster,
+            group,
         }
     }
 
@@ -101,7 +103,7 @@ pub const RUN: &[Field<RunCell>] = &[
     blank("extra"),
     blank("failed_node"),
     empty("flags"),
-    ("group", |job| said(group_of(&job.row.user, true))),
+    ("group", |job| text(&job.group.1)),
     zero("het/job_id"),
     unset("het/job_offset"),
     ("job_id", |job| whole(job.row.id)),
@@ -249,6 +251,7 @@ fn resources<'a>(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> Datum<'a> 
 mod tests {
     use super::super::datum::record;
     use super::*;
+    use crate::job::Groups;
     use gmodel::{ExitCode, Timestamp};
 
     #[test]
@@ -280,7 +283,7 @@ mod tests {
             steps,
             ..RunRow::default()
         };
-        let run = record(RUN, &RunCell::of(row, "c".into()));
+        let run = record(RUN, &Groups::new("c").run(row));
         assert_eq!(
             (
                 &run["state"]["current"][0],

@@ -78,7 +78,7 @@ fn records_have_the_keys_of_slurms_and_values_of_their_kinds() {
     check(
         "run",
         run::RUN,
-        &run::RunCell::of(RunRow::default(), cluster.clone()),
+        &job::Groups::new("c").run(RunRow::default()),
     );
     check("run step", run::STEP, &StepRow::default());
     let of_node = NodeRow {

@@ -11,7 +11,7 @@ use gslurm_json::job::{Groups, JOB};
 use gslurm_json::node::{ALIKE, NODE, NodeCell, alike};
 use gslurm_json::partition::{PARTITION, PartitionCell};
 use gslurm_json::reservation::{RESERVATION, ReservationCell};
-use gslurm_json::run::{RUN, RunCell};
+use gslurm_json::run::RUN;
 use gslurm_json::step::{STEP, StepCell};
 use gwire::api::{
     ClusterInfo, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow, RunQuery, RunRow,
@@ -162,7 +162,7 @@ pub(crate) fn print_steps(cluster: &str, rows: Vec<StepRow>) -> Outcome {
 
 /// `sacct --json`.
 pub(crate) fn print_runs(client: &mut Client, query: &RunQuery) -> Outcome {
-    let cluster: Arc<str> = cluster_name(client)?.into();
+    let cluster = cluster_name(client)?;
     let query = RunQuery {
         columns: String::new(),
         bare: false,
@@ -171,9 +171,8 @@ pub(crate) fn print_runs(client: &mut Client, query: &RunQuery) -> Outcome {
         ..query.clone()
     };
     let rows: Vec<RunRow> = all_of(client, &path_with_query("/v1/runs", &query))?;
-    let cells = rows
-        .into_iter()
-        .map(|row| RunCell::of(row, cluster.clone()));
+    let mut groups = Groups::new(&cluster);
+    let cells = rows.into_iter().map(|row| groups.run(row));
     print(&cluster, "jobs", RUN, cells, &[])
 }
 

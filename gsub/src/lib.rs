@@ -10,6 +10,7 @@ mod choice;
 mod container_words;
 mod defined_options;
 mod environment;
+pub mod for_another;
 mod forwarded_port;
 mod gpu_options;
 mod helper_step;

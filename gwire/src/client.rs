@@ -8,7 +8,7 @@ mod exchange;
 mod row_stream;
 
 pub use exchange::Body;
-pub use row_stream::RowStream;
+pub use row_stream::{ListText, RowStream};
 
 use crate::api::{ErrorBody, STREAM_UPGRADE};
 use exchange::{Connection, Head};

@@ -1,4 +1,4 @@
-//! The REST API under `/v1/` and `/metrics`, as `gwire::api` describes it: the same for commands and others.
+//! The REST API under `/v1/` and `/metrics`, as `gwire::api` describes it: the same for commands and others. Beside it Slurm's.
 //!
 //! Owns routes, permission to ask, filters and the shape of answers, in a folder for each noun. It changes nothing by itself:
 //! reading is done on the published view, everything else is a command to the core. Sockets and TLS belong to the listener.
@@ -17,6 +17,7 @@ mod period;
 mod permission;
 mod policy;
 mod query;
+mod slurm;
 mod step;
 
 #[cfg(test)]
@@ -45,6 +46,11 @@ const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
 /// The whole API. The listener adds a [`Peer`] to every request.
 pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
     let site = ApiContext { core, app };
+    let own = own_routes(site.clone());
+    own.clone().merge(slurm::routes(site, own))
+}
+
+fn own_routes(site: ApiContext) -> Router {
     Router::new()
         .route(
             "/v1/jobs",
@@ -174,7 +180,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
 
 async fn no_such_endpoint(request: Request) -> ApiError {
     ApiError::not_found(format!(
-        "there is no {} {}; the API is under /v1/",
+        "there is no {} {}; the API is under /v1/, and as slurmrestd has it under /slurm/ and /slurmdb/",
         request.method(),
         request.uri().path()
     ))

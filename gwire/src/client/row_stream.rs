@@ -5,6 +5,7 @@
 
 use super::{Body, ClientError};
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Longest row that is taken.
@@ -27,12 +28,143 @@ const MEANS: [bool; 256] = {
 pub struct RowStream<'a> {
     source: Box<dyn Read + 'a>,
     socket: PathBuf,
+    text: ListText,
+}
+
+impl<'a> RowStream<'a> {
+    pub(super) fn new(body: Body<'a>, socket: PathBuf) -> Self {
+        Self::from_reader(body, socket)
+    }
+
+    fn from_reader(source: impl Read + 'a, socket: PathBuf) -> Self {
+        Self {
+            source: Box::new(source),
+            socket,
+            text: ListText::default(),
+        }
+    }
+
+    /// The text of the next row, or None behind the last.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] when the answer ends in the middle, [`ClientError::Unreadable`] when it is no listing.
+    pub fn next_row(&mut self) -> Result<Option<&[u8]>, ClientError> {
+        loop {
+            if let Some(row) = self.text.find_row() {
+                return Ok(Some(&self.text.buffer[row]));
+            }
+            if !self.read_more()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// False at the end of a complete answer.
+    fn read_more(&mut self) -> Result<bool, ClientError> {
+        self.text.forget();
+        if self.text.buffer.len() > MAX_ROW_BYTES {
+            return Err(self.unreadable("a row is longer than 16 MiB"));
+        }
+        let buffer = &mut self.text.buffer;
+        let kept = buffer.len();
+        buffer.resize(kept + READ_BYTES, 0);
+        let count = loop {
+            match self.source.read(&mut buffer[kept..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(self.unreadable(&error.to_string()));
+                }
+                Err(source) => return Err(ClientError::Lost { source }),
+                Ok(count) => break count,
+            }
+        };
+        buffer.truncate(kept + count);
+        match (count, self.text.is_whole()) {
+            (0, true) => Ok(false),
+            (0, false) => Err(ClientError::Lost {
+                source: io::Error::new(ErrorKind::UnexpectedEof, "the listing ended in the middle"),
+            }),
+            _ => Ok(true),
+        }
+    }
+
+    fn unreadable(&self, why: &str) -> ClientError {
+        ClientError::Unreadable {
+            socket: self.socket.clone(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// The text of a listing as far as it has come.
+#[derive(Default)]
+pub struct ListText {
     buffer: Vec<u8>,
     scan: Scan,
     /// Position of the first byte that has not been looked at.
     scanned: usize,
     /// Start of the row that has begun, or of what may be forgotten.
     row_start: usize,
+}
+
+impl ListText {
+    /// More of it.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.forget();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The text of the next row that has come as a whole.
+    pub fn next_row(&mut self) -> Option<&[u8]> {
+        let row = self.find_row()?;
+        Some(&self.buffer[row])
+    }
+
+    /// All of the listing has come.
+    pub fn is_whole(&self) -> bool {
+        self.scan.ended
+    }
+
+    fn find_row(&mut self) -> Option<Range<usize>> {
+        // Most bytes mean nothing to the scan; only a byte behind a backslash must be seen whatever it is.
+        while let Some(byte) = self.next_byte() {
+            match self.scan.step(byte) {
+                None => {}
+                Some(ScanEvent::RowStart) => self.row_start = self.scanned - 1,
+                Some(ScanEvent::RowEnd) => {
+                    let row = self.row_start..self.scanned;
+                    self.row_start = self.scanned;
+                    return Some(row);
+                }
+            }
+        }
+        None
+    }
+
+    /// The next byte that the scan must see, or None when all that has come is looked at.
+    fn next_byte(&mut self) -> Option<u8> {
+        let rest = &self.buffer[self.scanned..];
+        let skip = if self.scan.escaped {
+            0
+        } else {
+            rest.iter()
+                .position(|&byte| MEANS[usize::from(byte)])
+                .unwrap_or(rest.len())
+        };
+        let byte = rest.get(skip).copied();
+        self.scanned += skip + usize::from(byte.is_some());
+        byte
+    }
+
+    /// Drops the rows that were found.
+    fn forget(&mut self) {
+        if !self.scan.in_row() {
+            self.row_start = self.scanned;
+        }
+        self.buffer.drain(..self.row_start);
+        self.scanned -= self.row_start;
+        self.row_start = 0;
+    }
 }
 
 /// Where in the JSON text the scan is.
@@ -49,102 +181,6 @@ struct Scan {
 enum ScanEvent {
     RowStart,
     RowEnd,
-}
-
-impl<'a> RowStream<'a> {
-    pub(super) fn new(body: Body<'a>, socket: PathBuf) -> Self {
-        Self::from_reader(body, socket)
-    }
-
-    fn from_reader(source: impl Read + 'a, socket: PathBuf) -> Self {
-        Self {
-            source: Box::new(source),
-            socket,
-            buffer: Vec::new(),
-            scan: Scan::default(),
-            scanned: 0,
-            row_start: 0,
-        }
-    }
-
-    /// The text of the next row, or None behind the last.
-    ///
-    /// # Errors
-    /// [`ClientError::Lost`] when the answer ends in the middle, [`ClientError::Unreadable`] when it is no listing.
-    pub fn next_row(&mut self) -> Result<Option<&[u8]>, ClientError> {
-        loop {
-            // Most bytes mean nothing to the scan; only a byte behind a backslash must be seen whatever it is.
-            while let Some(byte) = self.next_byte() {
-                match self.scan.step(byte) {
-                    None => {}
-                    Some(ScanEvent::RowStart) => self.row_start = self.scanned - 1,
-                    Some(ScanEvent::RowEnd) => {
-                        let row = self.row_start..self.scanned;
-                        self.row_start = self.scanned;
-                        return Ok(Some(&self.buffer[row]));
-                    }
-                }
-            }
-            if !self.read_more()? {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// The next byte that the scan must see, or None when all that has been read is looked at.
-    fn next_byte(&mut self) -> Option<u8> {
-        let rest = &self.buffer[self.scanned..];
-        let skip = if self.scan.escaped {
-            0
-        } else {
-            rest.iter()
-                .position(|&byte| MEANS[usize::from(byte)])
-                .unwrap_or(rest.len())
-        };
-        let byte = rest.get(skip).copied();
-        self.scanned += skip + usize::from(byte.is_some());
-        byte
-    }
-
-    /// False at the end of a complete answer.
-    fn read_more(&mut self) -> Result<bool, ClientError> {
-        if !self.scan.in_row() {
-            self.row_start = self.scanned;
-        }
-        self.buffer.drain(..self.row_start);
-        self.scanned -= self.row_start;
-        self.row_start = 0;
-        if self.buffer.len() > MAX_ROW_BYTES {
-            return Err(self.unreadable("a row is longer than 16 MiB"));
-        }
-        let kept = self.buffer.len();
-        self.buffer.resize(kept + READ_BYTES, 0);
-        let count = loop {
-            match self.source.read(&mut self.buffer[kept..]) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    return Err(self.unreadable(&error.to_string()));
-                }
-                Err(source) => return Err(ClientError::Lost { source }),
-                Ok(count) => break count,
-            }
-        };
-        self.buffer.truncate(kept + count);
-        match (count, self.scan.ended) {
-            (0, true) => Ok(false),
-            (0, false) => Err(ClientError::Lost {
-                source: io::Error::new(ErrorKind::UnexpectedEof, "the listing ended in the middle"),
-            }),
-            _ => Ok(true),
-        }
-    }
-
-    fn unreadable(&self, why: &str) -> ClientError {
-        ClientError::Unreadable {
-            socket: self.socket.clone(),
-            why: why.to_owned(),
-        }
-    }
 }
 
 impl Scan {

@@ -14,6 +14,7 @@ mod policy;
 mod pool;
 mod reload;
 mod reservation;
+mod slurm;
 mod standing;
 mod submission;
 mod trace;

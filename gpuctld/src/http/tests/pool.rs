@@ -167,10 +167,25 @@ impl Pool {
         path: &str,
         body: impl Into<Body>,
     ) -> (StatusCode, Value) {
+        self.ask_with(peer, method, path, &[], body).await
+    }
+
+    /// With these headers.
+    pub(super) async fn ask_with(
+        &self,
+        peer: Option<&Peer>,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> (StatusCode, Value) {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         if let Some(peer) = peer {
             request = request.extension(peer.clone());
         }

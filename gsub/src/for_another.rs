@@ -1,0 +1,112 @@
+//! A submission that is made for another process: of the same options, with variables, directory and script of its own.
+//!
+//! Owns nothing of what options mean. The script's lines are not read, nor are this process's variables and limits.
+
+use crate::choice::Choices;
+use crate::environment;
+use crate::launch_context::Submitter;
+use crate::option_words::{Origin, read};
+use crate::script::Work;
+use crate::specification::{Submission, build, of_whole};
+use gcli::Failure;
+use gmodel::Timestamp;
+use gwire::api::SubmitRequest;
+use std::ffi::OsString;
+
+/// What a submission is made of beside its options.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    pub script: String,
+    /// Arguments of the script.
+    pub argv: Vec<String>,
+    pub variables: Vec<(OsString, OsString)>,
+    /// Absolute.
+    pub work_dir: String,
+    pub host: String,
+    pub now: Timestamp,
+}
+
+/// The submission of the options of each component, as sbatch would send it, with notes.
+///
+/// # Errors
+/// The first option that cannot be.
+pub fn request(
+    parts: &[Vec<String>],
+    given: &Given,
+) -> Result<(SubmitRequest, Vec<String>), Failure> {
+    let work = Work {
+        script: given.script.clone(),
+        argv: given.argv.clone(),
+        job_name: "sbatch".to_owned(),
+        ..Work::default()
+    };
+    let submitter = Submitter {
+        work_dir: Some(given.work_dir.clone()),
+        host: given.host.clone(),
+        umask: 0o22,
+        limits: Vec::new(),
+        now: given.now,
+    };
+    let mut notes = Vec::new();
+    let mut whole: Option<Submission> = None;
+    for (at, words) in parts.iter().enumerate() {
+        let (options, rest) = read(words, &Origin::CommandLine)?;
+        if let Some(word) = rest.words.first() {
+            return Err(Failure::usage(format_args!("{word:?} is no option")));
+        }
+        notes.extend(of_whole(at, options.iter()));
+        let mut choices = Choices::of(options)?;
+        notes.extend(choices.unused());
+        let part = build(&mut choices, &work, &submitter)?;
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) => whole.add_part(part),
+        }
+    }
+    let mut whole = whole.ok_or_else(|| Failure::new("there is nothing to submit"))?;
+    whole.name_output_as_sbatch();
+    let environment = whole.export.select(given.variables.iter().cloned());
+    environment::check_size(&environment).map_err(Failure::new)?;
+    let request = SubmitRequest {
+        spec: whole.spec,
+        script: work.script,
+        environment,
+        client_key: None,
+        others: whole.others,
+    };
+    Ok((request, notes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_another_process_become_its_submission() {
+        let words = ["--gpus=2", "--time=5", "--chdir=/data", "--export=ALL"];
+        let parts = [words.map(str::to_owned).to_vec()];
+        let given = Given {
+            script: "#!/bin/sh\n#SBATCH --time=9\ntrue\n".to_owned(),
+            variables: vec![("A".into(), "1".into())],
+            work_dir: "/".to_owned(),
+            ..Given::default()
+        };
+        let (request, _) = request(&parts, &given).unwrap();
+        assert_eq!(
+            request.spec.time_limit_secs,
+            Some(300),
+            "its lines are not read"
+        );
+        assert_eq!(request.spec.launch.work_dir, "/data");
+        assert_eq!(request.spec.launch.stdout, "slurm-%j.out");
+        assert!(request.environment.contains(&"A=1".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused =
+            |word: &str| request(&[vec![word.to_owned()]], &Given::default()).unwrap_err();
+        assert!(refused("--time=soon").text.contains("--time"));
+        assert!(refused("train.sh").text.contains("is no option"));
+    }
+}
