@@ -15,7 +15,7 @@ use std::ffi::OsString;
 
 /// What a submission is made of beside its options.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct RemoteWork {
     pub script: String,
     /// Arguments of the script.
     pub argv: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Given {
 /// The first option that cannot be.
 pub fn request(
     parts: &[Vec<String>],
-    given: &Given,
+    given: &RemoteWork,
 ) -> Result<(SubmitRequest, Vec<String>), Failure> {
     let work = Work {
         script: given.script.clone(),
@@ -85,11 +85,11 @@ mod tests {
     fn options_of_another_process_become_its_submission() {
         let words = ["--gpus=2", "--time=5", "--chdir=/data", "--export=ALL"];
         let parts = [words.map(str::to_owned).to_vec()];
-        let given = Given {
+        let given = RemoteWork {
             script: "#!/bin/sh\n#SBATCH --time=9\ntrue\n".to_owned(),
             variables: vec![("A".into(), "1".into())],
             work_dir: "/".to_owned(),
-            ..Given::default()
+            ..RemoteWork::default()
         };
         let (request, _) = request(&parts, &given).unwrap();
         assert_eq!(
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let refused =
-            |word: &str| request(&[vec![word.to_owned()]], &Given::default()).unwrap_err();
+            |word: &str| request(&[vec![word.to_owned()]], &RemoteWork::default()).unwrap_err();
         assert!(refused("--time=soon").text.contains("--time"));
         assert!(refused("train.sh").text.contains("is no option"));
     }

@@ -46,12 +46,7 @@ const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
 /// The whole API. The listener adds a [`Peer`] to every request.
 pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
     let site = ApiContext { core, app };
-    let own = own_routes(site.clone());
-    own.clone().merge(slurm::routes(site, own))
-}
-
-fn own_routes(site: ApiContext) -> Router {
-    Router::new()
+    let own = Router::new()
         .route(
             "/v1/jobs",
             get(job::list::list)
@@ -175,7 +170,8 @@ fn own_routes(site: ApiContext) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(site.clone(), measure))
         .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
-        .with_state(site)
+        .with_state(site.clone());
+    own.clone().merge(slurm::routes(site, own))
 }
 
 async fn no_such_endpoint(request: Request) -> ApiError {

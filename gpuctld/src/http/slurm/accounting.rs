@@ -2,7 +2,7 @@
 
 use super::error::SlurmError;
 use super::question::Query;
-use super::{Asked, Parts};
+use super::request::{Parts, RestRequest};
 use gmodel::RefusalKind;
 use gslurm_json::accounting::{
     ACCOUNT, ASSOCIATION, AllTres, CLUSTER, ClusterCell, QOS, TRES, USER, association_cells,
@@ -37,7 +37,7 @@ fn names(text: &str) -> Vec<String> {
         .collect()
 }
 
-async fn all_records(asked: &Asked) -> Result<Records, SlurmError> {
+async fn all_records(asked: &RestRequest) -> Result<Records, SlurmError> {
     let accounts: Vec<AccountRow> = asked.v1.list("/v1/accounts", "accounts").await?;
     Ok(Records {
         cluster: asked.cluster.to_string(),
@@ -48,18 +48,18 @@ async fn all_records(asked: &Asked) -> Result<Records, SlurmError> {
 }
 
 /// The operators; None where the caller may not read the configuration.
-async fn operators(asked: &Asked) -> Option<Vec<String>> {
+async fn operators(asked: &RestRequest) -> Option<Vec<String>> {
     let config: Value = asked.v1.get("/v1/config").await.ok()?;
     let names = config.pointer("/cluster/operators")?;
     serde_json::from_value(names.clone()).ok()
 }
 
-async fn qos_records(asked: &Asked) -> Result<Vec<gmodel::policy::Qos>, SlurmError> {
+async fn qos_records(asked: &RestRequest) -> Result<Vec<gmodel::policy::Qos>, SlurmError> {
     let rows: Vec<QosRow> = asked.v1.list("/v1/qos", "qos").await?;
     Ok(with_normal(rows.into_iter().map(|row| row.qos).collect()))
 }
 
-async fn all_tres(asked: &Asked) -> Result<AllTres, SlurmError> {
+async fn all_tres(asked: &RestRequest) -> Result<AllTres, SlurmError> {
     let nodes: Vec<NodeRow> = asked.v1.list("/v1/nodes", "nodes").await?;
     Ok(Arc::new(counted(&nodes)))
 }
@@ -86,7 +86,7 @@ fn must_be(found: bool, name: Option<&str>, about: RefusalKind) -> Result<(), Sl
 
 /// `GET accounts/` and `account/{account_name}`.
 pub(super) async fn accounts(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -104,7 +104,7 @@ pub(super) async fn accounts(
 
 /// `GET associations/`, and `association/`, which is the first of them.
 pub(super) async fn associations(
-    asked: &Asked,
+    asked: &RestRequest,
     query: &mut Query,
     first: bool,
 ) -> Result<Parts, SlurmError> {
@@ -128,7 +128,7 @@ pub(super) async fn associations(
 
 /// `GET users/` and `user/{name}`.
 pub(super) async fn users(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -147,7 +147,7 @@ pub(super) async fn users(
 
 /// `GET qos/` and `qos/{qos}`.
 pub(super) async fn qos(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -163,7 +163,7 @@ pub(super) async fn qos(
 }
 
 /// `GET clusters/` and `cluster/{cluster_name}`.
-pub(super) async fn clusters(asked: &Asked, name: Option<&str>) -> Result<Parts, SlurmError> {
+pub(super) async fn clusters(asked: &RestRequest, name: Option<&str>) -> Result<Parts, SlurmError> {
     let info: ClusterInfo = asked.v1.get("/v1/cluster").await?;
     let found = name.is_none_or(|name| name == info.name);
     must_be(found, name, RefusalKind::Other)?;
@@ -174,13 +174,13 @@ pub(super) async fn clusters(asked: &Asked, name: Option<&str>) -> Result<Parts,
 }
 
 /// `GET tres/`.
-pub(super) async fn tres(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn tres(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let nodes: Vec<NodeRow> = asked.v1.list("/v1/nodes", "nodes").await?;
     Ok(vec![("TRES", records(TRES, counted(&nodes)))])
 }
 
 /// `GET config`: all records at once.
-pub(super) async fn config(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn config(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let mut none = Query::default();
     let mut parts = clusters(asked, None).await?;
     let (_, tres) = tres(asked).await?.remove(0);

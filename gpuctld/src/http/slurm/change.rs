@@ -2,7 +2,7 @@
 
 use super::error::SlurmError;
 use super::question::Query;
-use super::{Asked, Parts};
+use super::request::{Parts, RestRequest};
 use axum::http::StatusCode;
 use gmodel::RefusalKind;
 use gmodel::signal::parse_signal;
@@ -18,7 +18,7 @@ const KILL: u8 = 9;
 
 /// `DELETE job/{job_id}?signal=&flags=`.
 pub(super) async fn cancel(
-    asked: &Asked,
+    asked: &RestRequest,
     id: &str,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -65,7 +65,10 @@ fn cancel_request<'f>(
 }
 
 /// `DELETE jobs/`: by ids, or all that a filter means.
-pub(super) async fn cancel_several(asked: &Asked, query: &mut Query) -> Result<Parts, SlurmError> {
+pub(super) async fn cancel_several(
+    asked: &RestRequest,
+    query: &mut Query,
+) -> Result<Parts, SlurmError> {
     let body = asked.json()?;
     let fields = body.as_object().ok_or_else(|| {
         SlurmError::unreadable("the body has to be an object that says which jobs").of("body")
@@ -174,7 +177,7 @@ const CHANGES: [(&str, &str); 20] = [
 
 /// `POST job/{job_id}`: changes what is named.
 pub(super) async fn update(
-    asked: &Asked,
+    asked: &RestRequest,
     id: &str,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -255,7 +258,7 @@ fn change(key: &str, value: &Value) -> Result<(String, Value), SlurmError> {
 }
 
 /// `POST node/{node_name}` with a state and a reason.
-pub(super) async fn node(asked: &Asked, name: &str) -> Result<Parts, SlurmError> {
+pub(super) async fn node(asked: &RestRequest, name: &str) -> Result<Parts, SlurmError> {
     let body = asked.json()?;
     let none = Map::new();
     let fields = body.as_object().unwrap_or(&none);
@@ -296,7 +299,7 @@ pub(super) async fn node(asked: &Asked, name: &str) -> Result<Parts, SlurmError>
 }
 
 /// `GET reconfigure/`, which is a change all the same.
-pub(super) async fn reconfigure(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn reconfigure(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let _: Value = asked.v1.post("/v1/reload", &json!({})).await?;
     Ok(Parts::new())
 }

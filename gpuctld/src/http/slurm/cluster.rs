@@ -2,7 +2,7 @@
 
 use super::error::SlurmError;
 use super::question::Query;
-use super::{Asked, Parts, now};
+use super::request::{Parts, RestRequest, now};
 use gmodel::RefusalKind;
 use gslurm_json::controller::{Diagnosis, LICENCE, STATISTICS, pings, shares as share_tree};
 use gslurm_json::datum::{record, records};
@@ -39,13 +39,13 @@ fn with_update(key: &'static str, list: Value) -> Parts {
     vec![(key, list), ("last_update", now())]
 }
 
-async fn node_rows(asked: &Asked) -> Result<Vec<NodeRow>, SlurmError> {
+async fn node_rows(asked: &RestRequest) -> Result<Vec<NodeRow>, SlurmError> {
     asked.v1.list("/v1/nodes", "nodes").await
 }
 
 /// `GET nodes/` and `node/{node_name}`.
 pub(super) async fn nodes(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -64,7 +64,7 @@ pub(super) async fn nodes(
 
 /// `GET partitions/` and `partition/{partition_name}`.
 pub(super) async fn partitions(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -80,7 +80,7 @@ pub(super) async fn partitions(
 
 /// `GET reservations/` and `reservation/{reservation_name}`.
 pub(super) async fn reservations(
-    asked: &Asked,
+    asked: &RestRequest,
     name: Option<&str>,
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
@@ -98,26 +98,26 @@ pub(super) async fn reservations(
 }
 
 /// `GET ping/`.
-pub(super) async fn ping(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn ping(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let since = Instant::now();
     let cluster: ClusterInfo = asked.v1.get("/v1/cluster").await?;
     Ok(vec![("pings", pings(&cluster, since.elapsed()))])
 }
 
 /// `GET diag/`.
-pub(super) async fn diagnosis(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn diagnosis(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let diagnosis: Diagnosis = asked.v1.get("/v1/diag").await?;
     Ok(vec![("statistics", record(STATISTICS, &diagnosis))])
 }
 
 /// `GET licenses/`.
-pub(super) async fn licences(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn licences(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let rows: Vec<LicenceRow> = asked.v1.list("/v1/licences", "licences").await?;
     Ok(with_update("licenses", records(LICENCE, rows)))
 }
 
 /// `GET shares`.
-pub(super) async fn shares(asked: &Asked, query: &mut Query) -> Result<Parts, SlurmError> {
+pub(super) async fn shares(asked: &RestRequest, query: &mut Query) -> Result<Parts, SlurmError> {
     let chosen = BTreeMap::from([
         ("account", query.take("accounts")),
         ("user", query.take("users")),

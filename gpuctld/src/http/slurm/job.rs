@@ -3,7 +3,7 @@
 use super::error::SlurmError;
 use super::listing::{RowShape, shaped};
 use super::question::Query;
-use super::{Answer, Asked};
+use super::request::{Answer, RestRequest};
 use axum::http::Method;
 use gmodel::JobState;
 use gslurm_json::datum::RecordWriter;
@@ -42,28 +42,32 @@ impl RowShape for JobShape {
 }
 
 /// `GET jobs/`.
-pub(super) async fn list(asked: &Asked, query: &mut Query) -> Result<Answer, SlurmError> {
+pub(super) async fn list(asked: &RestRequest, query: &mut Query) -> Result<Answer, SlurmError> {
     query.settle_whole()?;
     let all = JobQuery {
         state: "all".to_owned(),
         ..JobQuery::default()
     };
-    listed(asked, &path_with_query("/v1/jobs", &all)).await
+    listed(asked, &path_with_query("/v1/jobs", &all), query).await
 }
 
 /// `GET job/{job_id}`; of an array all tasks that have rows of their own.
-pub(super) async fn one(asked: &Asked, id: &str, query: &mut Query) -> Result<Answer, SlurmError> {
+pub(super) async fn one(
+    asked: &RestRequest,
+    id: &str,
+    query: &mut Query,
+) -> Result<Answer, SlurmError> {
     query.settle_whole()?;
-    listed(asked, &format!("/v1/jobs/{}", escape(id))).await
+    listed(asked, &format!("/v1/jobs/{}", escape(id)), query).await
 }
 
-async fn listed(asked: &Asked, path: &str) -> Result<Answer, SlurmError> {
+async fn listed(asked: &RestRequest, path: &str, query: &Query) -> Result<Answer, SlurmError> {
     let rows = asked.v1.open(Method::GET, path, Vec::new()).await?;
     let shape = JobShape {
         groups: Groups::new(&asked.cluster),
         writer: RecordWriter::of(JOB),
     };
-    let tail = asked.tail(&["last_backfill", "last_update"]);
+    let tail = asked.tail(&["last_backfill", "last_update"], query);
     Ok(Answer::Listing(shaped(rows, "jobs", &tail, shape)))
 }
 
@@ -85,7 +89,7 @@ impl RowShape for StateShape {
 }
 
 /// `GET jobs/state/`.
-pub(super) async fn states(asked: &Asked, query: &mut Query) -> Result<Answer, SlurmError> {
+pub(super) async fn states(asked: &RestRequest, query: &mut Query) -> Result<Answer, SlurmError> {
     let all = JobQuery {
         job: query.take("job_id"),
         state: "all".to_owned(),
@@ -94,7 +98,7 @@ pub(super) async fn states(asked: &Asked, query: &mut Query) -> Result<Answer, S
     };
     let path = path_with_query("/v1/jobs", &all);
     let rows = asked.v1.open(Method::GET, &path, Vec::new()).await?;
-    let tail = asked.tail(&[]);
+    let tail = asked.tail(&[], query);
     Ok(Answer::Listing(shaped(rows, "jobs", &tail, StateShape)))
 }
 
@@ -113,7 +117,7 @@ impl RowShape for RunShape {
 
 /// `GET jobs/` and `job/{job_id}` of accounting.
 pub(super) async fn runs(
-    asked: &Asked,
+    asked: &RestRequest,
     id: Option<&str>,
     query: &mut Query,
 ) -> Result<Answer, SlurmError> {
@@ -125,11 +129,15 @@ pub(super) async fn runs(
         groups: Groups::new(&asked.cluster),
         writer: RecordWriter::of(RUN),
     };
-    let tail = asked.tail(&[]);
+    let tail = asked.tail(&[], query);
     Ok(Answer::Listing(shaped(rows, "jobs", &tail, shape)))
 }
 
-fn run_query(asked: &Asked, id: Option<&str>, query: &mut Query) -> Result<RunQuery, SlurmError> {
+fn run_query(
+    asked: &RestRequest,
+    id: Option<&str>,
+    query: &mut Query,
+) -> Result<RunQuery, SlurmError> {
     let clusters = query.take("cluster");
     let names = || clusters.split(',').filter(|name| !name.is_empty());
     if names().next().is_some() && !names().any(|name| *name == *asked.cluster) {

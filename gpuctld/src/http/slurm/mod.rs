@@ -13,11 +13,12 @@ mod listing;
 mod openapi;
 mod question;
 mod record;
+mod request;
 mod submit;
 mod v1;
 
-use crate::http::MAX_SMALL_BODY_BYTES;
 use crate::http::app::ApiContext;
+use crate::http::peer::Peer;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::Method;
@@ -28,7 +29,8 @@ use axum::{Json, Router};
 use error::SlurmError;
 use gslurm_json::document::Meta;
 use gwire::api::MAX_BODY_BYTES;
-use question::{Family, Query, Question};
+use question::{Family, Query, RestQuestion};
+use request::{Answer, RestRequest};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use v1::V1;
@@ -49,29 +51,14 @@ pub(super) fn routes(site: ApiContext, v1: Router) -> Router {
         .with_state(Slurm { site, v1 })
 }
 
+/// Largest body where no script comes along.
+const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
+
 /// What the routes share.
 #[derive(Clone)]
 struct Slurm {
     site: ApiContext,
     v1: Router,
-}
-
-/// What a handler is given.
-struct Asked {
-    v1: V1,
-    cluster: Arc<str>,
-    version: String,
-    command: Vec<String>,
-    body: Vec<u8>,
-}
-
-/// What an answer has beside `meta`, errors and warnings: keys with their values.
-type Parts = Vec<(&'static str, Value)>;
-
-/// A document, or a listing that comes piece by piece.
-enum Answer {
-    Parts(Parts),
-    Listing(Body),
 }
 
 async fn answer(
@@ -83,7 +70,7 @@ async fn answer(
     let (head, body) = request.into_parts();
     let (user, gid) = head
         .extensions
-        .get::<crate::http::Peer>()
+        .get::<Peer>()
         .map_or((String::new(), 0), |peer| (peer.user.clone(), peer.gid));
     let cluster: Arc<str> = slurm.site.core.view().await.config.name.as_str().into();
     let meta = Meta {
@@ -94,17 +81,13 @@ async fn answer(
         user,
         group: gid.to_string(),
     };
-    let question = Question::of(family, version, &path, &head);
+    let question = RestQuestion::of(family, version, &path, &head);
     let answered = match question {
         Ok(question) => carry_out(question, &slurm, cluster.clone(), body).await,
-        Err(error) => (Err(error), Vec::new()),
+        Err(error) => (Err(error), json!([])),
     };
     let mut tail = meta.tail(&[], crate::core_thread::now());
-    tail["warnings"] = answered
-        .1
-        .iter()
-        .map(|note| json!({"description": note, "source": "gpuctld"}))
-        .collect();
+    tail["warnings"] = answered.1;
     match answered.0 {
         Ok(Answer::Listing(body)) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
         Ok(Answer::Parts(parts)) => {
@@ -120,13 +103,18 @@ async fn answer(
     }
 }
 
-type Answered = (Result<Answer, SlurmError>, Vec<String>);
+type Answered = (Result<Answer, SlurmError>, Value);
 
 /// The answer, and what is to be said besides.
-async fn carry_out(question: Question, slurm: &Slurm, cluster: Arc<str>, body: Body) -> Answered {
+async fn carry_out(
+    question: RestQuestion,
+    slurm: &Slurm,
+    cluster: Arc<str>,
+    body: Body,
+) -> Answered {
     // Refused before the body is read.
     if let Err(error) = openapi::check(question.family, &question.method, &question.path) {
-        return (Err(error), Vec::new());
+        return (Err(error), json!([]));
     }
     // A script comes with submissions alone.
     let most = match question.path.last().map(String::as_str) {
@@ -138,10 +126,10 @@ async fn carry_out(question: Question, slurm: &Slurm, cluster: Arc<str>, body: B
             "the body has more than {} MiB, or did not come to its end",
             most >> 20
         );
-        return (Err(SlurmError::too_large(text)), Vec::new());
+        return (Err(SlurmError::too_large(text)), json!([]));
     };
     let body = body.to_vec();
-    let Question {
+    let RestQuestion {
         family,
         version,
         method,
@@ -150,7 +138,7 @@ async fn carry_out(question: Question, slurm: &Slurm, cluster: Arc<str>, body: B
         peer,
         command,
     } = question;
-    let asked = Asked {
+    let asked = RestRequest {
         v1: V1 {
             routes: slurm.v1.clone(),
             peer,
@@ -165,11 +153,11 @@ async fn carry_out(question: Question, slurm: &Slurm, cluster: Arc<str>, body: B
         Family::Slurm => of_slurm(&asked, &method, &path, &mut query).await,
         Family::Slurmdb => of_slurmdb(&asked, &method, &path, &mut query).await,
     };
-    (answer, query.finish())
+    (answer, query.warnings())
 }
 
 async fn of_slurm(
-    asked: &Asked,
+    asked: &RestRequest,
     method: &Method,
     path: &[&str],
     query: &mut Query,
@@ -204,7 +192,7 @@ async fn of_slurm(
 }
 
 async fn of_slurmdb(
-    asked: &Asked,
+    asked: &RestRequest,
     method: &Method,
     path: &[&str],
     query: &mut Query,
@@ -236,35 +224,4 @@ async fn of_slurmdb(
         _ => Err(openapi::no_such_path()),
     };
     parts.map(Answer::Parts)
-}
-
-impl Asked {
-    /// All of a document but its records.
-    fn tail(&self, times: &[&str]) -> Value {
-        let meta = Meta {
-            cluster: &self.cluster,
-            data_parser: &self.version,
-            command: self.command.clone(),
-            source: "",
-            user: self.v1.peer.user.clone(),
-            group: self.v1.peer.gid.to_string(),
-        };
-        meta.tail(times, crate::core_thread::now())
-    }
-
-    /// The body as JSON.
-    ///
-    /// # Errors
-    /// It is none.
-    fn json(&self) -> Result<Value, SlurmError> {
-        serde_json::from_slice(&self.body).map_err(|error| {
-            SlurmError::unreadable(format!("the body is no JSON: {error}")).of("body")
-        })
-    }
-}
-
-/// Now, for `last_update`.
-fn now() -> Value {
-    let secs = crate::core_thread::now().secs();
-    gslurm_json::document::number_value(u64::try_from(secs).ok())
 }

@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
 use gcli::local_time;
 use gmodel::{Instant, Timestamp};
+use serde_json::{Value, json};
 
 /// Those that slurmrestd of Slurm 24.05 to 26.05 answers.
 pub(super) const VERSIONS: [&str; 4] = ["v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44"];
@@ -22,7 +23,7 @@ pub(super) enum Family {
 }
 
 /// One request, without its body.
-pub(super) struct Question {
+pub(super) struct RestQuestion {
     pub(super) family: Family,
     pub(super) version: String,
     pub(super) method: Method,
@@ -34,7 +35,7 @@ pub(super) struct Question {
     pub(super) command: Vec<String>,
 }
 
-impl Question {
+impl RestQuestion {
     /// # Errors
     /// A version that is not served, a name or a token that does not prove anything, an odd query.
     pub(super) fn of(
@@ -168,13 +169,15 @@ impl Query {
         Ok(())
     }
 
-    /// What nothing has taken is no parameter.
-    pub(super) fn finish(mut self) -> Vec<String> {
+    /// What is to be said besides, and of what nothing has taken: that is no parameter.
+    pub(super) fn warnings(&self) -> Value {
         let unknown = self.pairs.iter().map(|(key, _)| {
             let key: String = key.chars().take(80).collect();
             format!("{key:?} in the query is unknown here and changes nothing")
         });
-        self.notes.extend(unknown);
-        self.notes
+        let notes = self.notes.iter().cloned().chain(unknown);
+        notes
+            .map(|note| json!({"description": note, "source": "gpuctld"}))
+            .collect()
     }
 }

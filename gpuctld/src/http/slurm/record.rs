@@ -1,14 +1,14 @@
 //! Accounts and QOS that are made, changed and removed.
 
 use super::error::SlurmError;
-use super::{Asked, Parts};
+use super::request::{Parts, RestRequest};
 use gwire::api::{AccountRow, PolicyEdit, QosRow};
 use gwire::client::escape;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// `POST accounts/` with `{"accounts": [...]}`.
-pub(super) async fn put_accounts(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn put_accounts(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let known: Vec<AccountRow> = asked.v1.list("/v1/accounts", "accounts").await?;
     let known: Vec<String> = known.into_iter().map(|row| row.account.name).collect();
     put(
@@ -22,7 +22,7 @@ pub(super) async fn put_accounts(asked: &Asked) -> Result<Parts, SlurmError> {
 }
 
 /// `POST qos/` with `{"qos": [...]}`.
-pub(super) async fn put_qos(asked: &Asked) -> Result<Parts, SlurmError> {
+pub(super) async fn put_qos(asked: &RestRequest) -> Result<Parts, SlurmError> {
     let known: Vec<QosRow> = asked.v1.list("/v1/qos", "qos").await?;
     let known: Vec<String> = known.into_iter().map(|row| row.qos.name).collect();
     put(asked, "qos", &["description", "priority"], &["id"], &known).await
@@ -30,7 +30,7 @@ pub(super) async fn put_qos(asked: &Asked) -> Result<Parts, SlurmError> {
 
 /// Makes or changes each record of the body. `keys` are taken, `said` may be there and say nothing, and all others are refused.
 async fn put(
-    asked: &Asked,
+    asked: &RestRequest,
     kind: &'static str,
     keys: &[&str],
     said: &[&str],
@@ -95,7 +95,7 @@ fn edit(
 
 /// `DELETE account/{account_name}` and `qos/{qos}`.
 pub(super) async fn remove(
-    asked: &Asked,
+    asked: &RestRequest,
     kind: &'static str,
     name: &str,
 ) -> Result<Parts, SlurmError> {

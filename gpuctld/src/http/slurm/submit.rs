@@ -3,9 +3,9 @@
 use super::description::{Description, read};
 use super::error::SlurmError;
 use super::question::Query;
-use super::{Asked, Parts};
+use super::request::{Parts, RestRequest};
 use gmodel::RefusalKind;
-use gsub::for_another::{Given, request};
+use gsub::for_another::{RemoteWork, request};
 use gwire::api::SubmitReply;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const KEYS: [&str; 3] = ["script", "job", "jobs"];
 
 /// `{"script": ..., "job": {...}}`, or `"jobs": [...]` for the components of a job of unlike parts.
-pub(super) async fn submit(asked: &Asked, query: &mut Query) -> Result<Parts, SlurmError> {
+pub(super) async fn submit(asked: &RestRequest, query: &mut Query) -> Result<Parts, SlurmError> {
     let body = asked.json()?;
     let fields = body.as_object().ok_or_else(|| {
         SlurmError::unreadable("the body has to be an object with script and job").of("body")
@@ -47,7 +47,7 @@ pub(super) async fn submit(asked: &Asked, query: &mut Query) -> Result<Parts, Sl
 }
 
 /// The components, and what the first says for all.
-fn given(body: &Value) -> Result<(Vec<Description>, Given), SlurmError> {
+fn given(body: &Value) -> Result<(Vec<Description>, RemoteWork), SlurmError> {
     let mut parts = match (&body["jobs"], &body["job"]) {
         (Value::Array(list), Value::Null) if !list.is_empty() => list
             .iter()
@@ -79,7 +79,7 @@ fn given(body: &Value) -> Result<(Vec<Description>, Given), SlurmError> {
     }
     let variables = std::mem::take(&mut first.variables);
     let host = nix::unistd::gethostname().unwrap_or_default();
-    let given = Given {
+    let given = RemoteWork {
         script,
         argv: std::mem::take(&mut first.argv),
         variables: variables

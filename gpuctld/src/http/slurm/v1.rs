@@ -1,6 +1,7 @@
 //! Questions to the routes of `/v1`, inside this process: rights, filters and bounds are theirs, whichever API is asked.
 
 use super::error::SlurmError;
+use crate::http::error::ApiError;
 use crate::http::peer::Peer;
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -89,5 +90,5 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, SlurmError> {
 
 fn odd(error: &dyn std::error::Error) -> SlurmError {
     let text = format!("an answer of /v1 cannot be read: {error}; this is a bug");
-    SlurmError::from(crate::http::ApiError::unavailable(text))
+    SlurmError::from(ApiError::unavailable(text))
 }

@@ -156,12 +156,16 @@ async fn what_is_not_there_is_refused_in_slurms_shape() {
         let text = refused(&pool, &alice(), method, path, json!({})).await;
         assert!(text.starts_with(said), "{path}: {text}");
     }
-    let odd = pool.get(&alice(), "/slurm/v0.0.43/nodes/?colour=red").await;
-    let warning = odd["warnings"][0]["description"].as_str().unwrap();
-    assert_eq!(
-        warning,
-        "\"colour\" in the query is unknown here and changes nothing"
-    );
+    for path in ["nodes/", "jobs/"] {
+        let odd = pool
+            .get(&alice(), &format!("/slurm/v0.0.43/{path}?colour=red"))
+            .await;
+        let warning = odd["warnings"][0]["description"].as_str().unwrap();
+        assert!(
+            warning.starts_with("\"colour\" in the query is unknown"),
+            "{odd}"
+        );
+    }
 }
 
 #[tokio::test]
