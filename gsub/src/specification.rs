@@ -45,7 +45,7 @@ pub(crate) struct Submission {
 }
 
 /// What the first component decides for all.
-const OF_WHOLE: [&str; 17] = [
+const OF_WHOLE: [&str; 16] = [
     "borrow",
     "chdir",
     "checkpoint",
@@ -53,7 +53,6 @@ const OF_WHOLE: [&str; 17] = [
     "export",
     "hold",
     "input",
-    "job-name",
     "mail-type",
     "mail-user",
     "nice",
@@ -65,14 +64,18 @@ const OF_WHOLE: [&str; 17] = [
     "signal",
 ];
 
-/// What is said of a component's options that are the whole job's.
+/// What is said of a component's options that are the whole job's, unless those of the `first` say the same.
 pub(crate) fn of_whole<'g>(
     at: usize,
     given: impl Iterator<Item = &'g GivenOption>,
+    first: &[GivenOption],
 ) -> impl Iterator<Item = String> {
     let is_of_whole = move |given: &&GivenOption| {
         let name = given.option.name;
-        at > 0 && (OF_WHOLE.contains(&name) || container_words::has(name))
+        let says_it = |other: &GivenOption| other.option.name == name && other.value == given.value;
+        at > 0
+            && (OF_WHOLE.contains(&name) || container_words::has(name))
+            && !first.iter().any(says_it)
     };
     given.filter(is_of_whole).map(move |given| {
         let flag = given.option.flag();

@@ -225,11 +225,21 @@ fn read_submission(
     let count = given.len().max(in_script.len());
     let (mut given, mut in_script) = (given.into_iter(), in_script.into_iter());
     let mut whole: Option<Submission> = None;
+    let mut first = Vec::new();
     for at in 0..count {
         let in_script = in_script.next().unwrap_or_default();
         let given = given.next().unwrap_or_default();
-        of_whole(at, in_script.iter().chain(&given)).for_each(|note| notes.say(&note));
-        let part = read_part(in_script, variables.clone(), given, work, notes)?;
+        let both = || in_script.iter().chain(&given);
+        of_whole(at, both(), &first).for_each(|note| notes.say(&note));
+        if at == 0 {
+            first = both().cloned().collect();
+        }
+        let is_named = both().any(|given| given.option.name == "job-name");
+        let mut part = read_part(in_script, variables.clone(), given, work, notes)?;
+        if at > 0 && !is_named {
+            // The first component's.
+            part.spec.name.clear();
+        }
         match &mut whole {
             None => whole = Some(part),
             Some(whole) => whole.add_part(part),

@@ -196,12 +196,12 @@ fn json_is_one_line_with_the_id_or_with_what_a_dry_run_says() {
 #[test]
 fn lines_and_colons_part_the_components_of_a_job() {
     check(
-        "#SBATCH -n1 -J whole\n#SBATCH hetjob\n#SBATCH -n2 -J part",
+        "#SBATCH -n1 -J whole -o a --requeue\n#SBATCH hetjob\n#SBATCH -n2 -J part -o b --requeue",
         &["--dry-run", "job.sh"],
         &[],
         expect![[r#"
             would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8
-            stderr: gsub: component 1: --job-name is of the whole job, and counts with the first component only
+            stderr: gsub: component 1: --output is of the whole job, and counts with the first component only
         "#]],
     );
     check(

@@ -15,7 +15,7 @@ fn the_script_of_the_first_component_starts_steps_in_the_others_and_ends_all() {
         "#!/bin/sh
 #SBATCH --gpus-per-node 2 -J whole -o {}
 #SBATCH hetjob
-#SBATCH --gpus-per-node 2 -n 1
+#SBATCH --gpus-per-node 2 -n 1 -J part
 echo $SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1
 echo here $SLURM_JOB_NODELIST $SLURM_JOB_NODELIST_HET_GROUP_0
 echo there $SLURM_JOB_NODELIST_HET_GROUP_1
@@ -32,7 +32,7 @@ exit 3
     let second = pool.wait_state(id + 1, Failed);
     assert_eq!(
         (second.shown_id, second.name),
-        (format!("{id}+1"), "whole".into())
+        (format!("{id}+1"), "part".into())
     );
     let said = std::fs::read_to_string(&out).unwrap();
     let lines: Vec<&str> = said.lines().collect();

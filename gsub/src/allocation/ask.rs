@@ -42,14 +42,20 @@ impl AllocationAsk {
             submission::submitter()?,
         );
         let (mut notes, mut defined) = (Vec::new(), DefinedOptions::default());
+        let first = given.first().cloned().unwrap_or_default();
         let mut parts = given.into_iter().enumerate().map(|(at, given)| {
-            notes.extend(of_whole(at, given.iter()));
+            notes.extend(of_whole(at, given.iter(), &first));
+            let is_named = given.iter().any(|given| given.option.name == "job-name");
             let mut choices = Choices::of(variables.clone().into_iter().chain(given))?;
             notes.extend(choices.unused());
             if at == 0 {
                 defined = DefinedOptions::of(&choices);
             }
-            build(&mut choices, &work, &submitter)
+            let mut part = build(&mut choices, &work, &submitter)?;
+            if at > 0 && !is_named {
+                part.spec.name.clear();
+            }
+            Ok::<_, Failure>(part)
         });
         let mut asked = parts.next().transpose()?.unwrap_or_default();
         for part in parts {

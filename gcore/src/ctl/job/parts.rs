@@ -33,7 +33,9 @@ pub(crate) fn conform(leader: JobId, specs: &mut [JobSpec]) -> Result<(), Refusa
         spec.part = Some(part(at + 1));
         // Its nodes hold steps: the script is the first component's.
         spec.launch = first.launch.clone();
-        spec.name = first.name.clone();
+        if spec.name.is_empty() {
+            spec.name = first.name.clone();
+        }
         spec.time_limit_secs = first.time_limit_secs;
         spec.begin = first.begin;
         spec.hold = first.hold;
