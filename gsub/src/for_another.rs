@@ -7,7 +7,7 @@ use crate::environment;
 use crate::launch_context::Submitter;
 use crate::option_words::{Origin, read};
 use crate::script::Work;
-use crate::specification::{Submission, build, of_whole};
+use crate::specification::{ReadParts, build};
 use gcli::Failure;
 use gmodel::Timestamp;
 use gwire::api::SubmitRequest;
@@ -48,21 +48,18 @@ pub fn request(
         now: given.now,
     };
     let mut notes = Vec::new();
-    let mut whole: Option<Submission> = None;
-    for (at, words) in parts.iter().enumerate() {
+    let mut read_parts = ReadParts::default();
+    for words in parts {
         let (options, rest) = read(words, &Origin::CommandLine)?;
         if let Some(word) = rest.words.first() {
             return Err(Failure::usage(format_args!("{word:?} is no option")));
         }
-        notes.extend(of_whole(at, options.iter()));
-        let mut choices = Choices::of(options)?;
+        let mut choices = Choices::of(options.clone())?;
         notes.extend(choices.unused());
         let part = build(&mut choices, &work, &submitter)?;
-        match &mut whole {
-            None => whole = Some(part),
-            Some(whole) => whole.add_part(part),
-        }
+        notes.extend(read_parts.add(options, part));
     }
+    let whole = read_parts.whole;
     let mut whole = whole.ok_or_else(|| Failure::new("there is nothing to submit"))?;
     whole.name_output_as_sbatch();
     let environment = whole.export.select(given.variables.iter().cloned());

@@ -64,25 +64,44 @@ const OF_WHOLE: [&str; 16] = [
     "signal",
 ];
 
-/// What is said of a component's options that are the whole job's, unless those of the `first` say the same.
-pub(crate) fn of_whole<'g>(
-    at: usize,
-    given: impl Iterator<Item = &'g GivenOption>,
-    first: &[GivenOption],
-) -> impl Iterator<Item = String> {
-    let is_of_whole = move |given: &&GivenOption| {
-        let name = given.option.name;
-        let says_it = |other: &GivenOption| other.option.name == name && other.value == given.value;
-        at > 0
-            && (OF_WHOLE.contains(&name) || container_words::has(name))
-            && !first.iter().any(says_it)
-    };
-    given.filter(is_of_whole).map(move |given| {
-        let flag = given.option.flag();
-        format!(
-            "component {at}: {flag} is of the whole job, and counts with the first component only"
-        )
-    })
+/// The components of a job as they are read, in their order.
+#[derive(Default)]
+pub(crate) struct ReadParts {
+    pub whole: Option<Submission>,
+    /// What script and command line say of the first.
+    first: Vec<GivenOption>,
+}
+
+impl ReadParts {
+    /// Adds a component of which script and command line say this. What is to be told: options of a later one that are the
+    /// whole job's, and differ from the first's.
+    pub fn add(&mut self, said: Vec<GivenOption>, mut part: Submission) -> Vec<String> {
+        let Some(whole) = &mut self.whole else {
+            (self.whole, self.first) = (Some(part), said);
+            return Vec::new();
+        };
+        let at = 1 + whole.others.len();
+        let is_of_whole = |given: &&GivenOption| {
+            let name = given.option.name;
+            let says_it =
+                |other: &GivenOption| other.option.name == name && other.value == given.value;
+            (OF_WHOLE.contains(&name) || container_words::has(name))
+                && !self.first.iter().any(says_it)
+        };
+        let note = |given: &GivenOption| {
+            format!(
+                "component {at}: {} is of the whole job, and counts with the first component only",
+                given.option.flag()
+            )
+        };
+        let notes = said.iter().filter(is_of_whole).map(note).collect();
+        if !said.iter().any(|given| given.option.name == "job-name") {
+            // It has the first component's.
+            part.spec.name.clear();
+        }
+        whole.add_part(part);
+        notes
+    }
 }
 
 impl Submission {

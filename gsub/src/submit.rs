@@ -9,7 +9,7 @@ use crate::notes::Notes;
 use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
 use crate::salloc;
 use crate::script::Work;
-use crate::specification::{Submission, build, of_whole};
+use crate::specification::{ReadParts, Submission, build};
 use crate::step_programs::{LATE_SEPARATOR, SEPARATOR};
 use crate::submission::{request, submitter};
 use clap::{Arg, ArgAction, Command};
@@ -224,27 +224,17 @@ fn read_submission(
     let in_script = script_options(work, notes)?;
     let count = given.len().max(in_script.len());
     let (mut given, mut in_script) = (given.into_iter(), in_script.into_iter());
-    let mut whole: Option<Submission> = None;
-    let mut first = Vec::new();
-    for at in 0..count {
+    let mut parts = ReadParts::default();
+    for _ in 0..count {
         let in_script = in_script.next().unwrap_or_default();
         let given = given.next().unwrap_or_default();
-        let both = || in_script.iter().chain(&given);
-        of_whole(at, both(), &first).for_each(|note| notes.say(&note));
-        if at == 0 {
-            first = both().cloned().collect();
-        }
-        let is_named = both().any(|given| given.option.name == "job-name");
-        let mut part = read_part(in_script, variables.clone(), given, work, notes)?;
-        if at > 0 && !is_named {
-            // The first component's.
-            part.spec.name.clear();
-        }
-        match &mut whole {
-            None => whole = Some(part),
-            Some(whole) => whole.add_part(part),
+        let said = in_script.iter().chain(&given).cloned().collect();
+        let part = read_part(in_script, variables.clone(), given, work, notes)?;
+        for note in parts.add(said, part) {
+            notes.say(&note);
         }
     }
+    let whole = parts.whole;
     whole.ok_or_else(|| Failure::new("there is nothing to submit"))
 }
 

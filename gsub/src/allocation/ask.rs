@@ -6,7 +6,7 @@ use crate::defined_options::DefinedOptions;
 use crate::environment;
 use crate::option_words::{GivenOption, read_environment};
 use crate::script::Work;
-use crate::specification::{build, of_whole};
+use crate::specification::{ReadParts, build};
 use crate::submission;
 use gcli::{Failure, cluster_choice};
 use gwire::api::SubmitRequest;
@@ -42,25 +42,18 @@ impl AllocationAsk {
             submission::submitter()?,
         );
         let (mut notes, mut defined) = (Vec::new(), DefinedOptions::default());
-        let first = given.first().cloned().unwrap_or_default();
-        let mut parts = given.into_iter().enumerate().map(|(at, given)| {
-            notes.extend(of_whole(at, given.iter(), &first));
-            let is_named = given.iter().any(|given| given.option.name == "job-name");
+        let mut parts = ReadParts::default();
+        for (at, given) in given.into_iter().enumerate() {
+            let said = given.clone();
             let mut choices = Choices::of(variables.clone().into_iter().chain(given))?;
             notes.extend(choices.unused());
             if at == 0 {
                 defined = DefinedOptions::of(&choices);
             }
-            let mut part = build(&mut choices, &work, &submitter)?;
-            if at > 0 && !is_named {
-                part.spec.name.clear();
-            }
-            Ok::<_, Failure>(part)
-        });
-        let mut asked = parts.next().transpose()?.unwrap_or_default();
-        for part in parts {
-            asked.add_part(part?);
+            let part = build(&mut choices, &work, &submitter)?;
+            notes.extend(parts.add(said, part));
         }
+        let mut asked = parts.whole.unwrap_or_default();
         asked.spec.allocation = true;
         cluster_choice::check(&asked.clusters, client)?;
         let variables = asked.export.values().collect();
