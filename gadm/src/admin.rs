@@ -2,8 +2,8 @@
 
 use crate::policy::{account, document, partition, qos, quota, reservation, user};
 use crate::{
-    controller, export_trace, gpu, idle, job, node, pages, sandbox, share, slurm_names, ssh_config,
-    token, topology,
+    controller, export_trace, gpu, idle, import, job, node, pages, sandbox, share, slurm_names,
+    ssh_config, token, topology,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::pages::ManPage;
@@ -27,6 +27,7 @@ Examples:
   gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
   gadm reservation add cooling start=2027-03-01T06:00 duration=8:00:00 nodes=ALL flags=MAINT
   gadm reload --dry-run
+  gadm import slurm --conf /etc/slurm/slurm.conf --out /root/from-slurm
   gadm export-trace --from now-30days -o jobs.csv --cluster pool.toml
   gadm backup /var/backups/gpupool.db
   eval $(gadm slurm-names ~/slurm-names)
@@ -89,6 +90,9 @@ enum AdminCommand {
     /// Switches: import, show
     #[command(subcommand)]
     Topology(topology::TopologyAct),
+    /// Move a site here: what its batch system has, as gpupool's files
+    #[command(subcommand)]
+    Import(import::ImportAct),
     /// Read the controller's configuration again; a bad one is refused as a whole
     Reload(controller::ReloadArgs),
     /// Write the jobs that are over as a trace, for gsim run --trace: what another policy would have done with them
@@ -153,6 +157,7 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Share(args) => share::run(&mut client()?, &args),
         AdminCommand::Licence(act) => document::licences(&mut client()?, act),
         AdminCommand::Topology(act) => topology::run(act, client),
+        AdminCommand::Import(act) => import::run(&act),
         AdminCommand::Reload(args) => controller::reload(&mut client()?, &args),
         AdminCommand::ExportTrace(args) => export_trace::run(&mut client()?, &args),
         AdminCommand::Backup(args) => controller::backup(&mut client()?, &args),

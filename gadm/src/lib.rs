@@ -7,6 +7,7 @@ pub mod controller;
 mod export_trace;
 mod gpu;
 mod idle;
+mod import;
 pub mod job;
 pub mod node;
 mod pages;

@@ -24,6 +24,7 @@ pub mod gpu_link;
 pub mod gpu_order;
 pub mod gpu_request;
 pub mod gpu_set;
+pub mod gpu_type;
 pub mod gpu_use;
 pub mod hostlist;
 pub mod idle;

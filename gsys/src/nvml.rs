@@ -23,7 +23,7 @@ pub use change::Change;
 pub use error::{NvmlError, Refusal};
 pub use facts::{
     ComputeMode, GpuFacts, Inventory, MigDevice, MigInstance, MigLayout, MigProfile, NvlinkPeer,
-    PcieDistance, UnreadableGpu, device_node, gpu_type_of, nominal_memory_mib,
+    PcieDistance, UnreadableGpu, device_node, nominal_memory_mib,
 };
 pub use gmodel::gpu_health::{
     EventSource, GpuEvent, GpuEventKind, GpuHealth, GpuReading, ReadFailure, ReadFailureKind,

@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "gsim-lab",
         &["gmodel", "gpolicy", "gsched", "gcore", "gsim"],
     ),
+    ("gimport", &["gmodel", "gconfig"]),
     ("gwire", &["gmodel"]),
     ("gsys", &["gmodel"]),
     ("nvml-sim", &["gmodel"]),
@@ -36,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "gpuctld",
         &[
+<<<<<<< HEAD
             "gmodel",
             "gconfig",
             "gpolicy",
@@ -45,6 +47,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gcli",
             "gslurm-json",
             "gsub",
+=======
+            "gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gimport", "gwire",
+>>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
         ],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
@@ -54,10 +59,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gsub", &["gmodel", "gwire", "gcli"]),
     ("gq", &["gmodel", "gwire", "gcli", "gslurm-json"]),
     // `gadm sandbox` makes device files and removes cgroups.
-    ("gadm", &["gmodel", "gwire", "gcli", "gsys"]),
+    ("gadm", &["gmodel", "gimport", "gwire", "gcli", "gsys"]),
     // Slurm's commands, carried out by the code of ours.
     (
         "gslurm",
+<<<<<<< HEAD
         &[
             "gmodel",
             "gwire",
@@ -67,6 +73,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gq",
             "gadm",
         ],
+=======
+        &["gmodel", "gimport", "gwire", "gcli", "gsub", "gq", "gadm"],
+>>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
     ),
     ("gpupool-tests", &["gmodel", "gwire"]),
     ("gpupool-bench", &["gmodel", "gwire"]),
@@ -85,7 +94,9 @@ const DEV_ARROWS: &[(&str, &[&str])] = &[
 /// Crates named otherwise than their folder, since `tests` and `benches` are no names for a crate.
 const FOLDERS: &[(&str, &str)] = &[("gpupool-tests", "tests"), ("gpupool-bench", "benches")];
 /// No clock, no I/O, no hash order. gsim's command reads and prints, its library does not.
-const PURE: &[&str] = &["gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gsim"];
+const PURE: &[&str] = &[
+    "gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gsim", "gimport",
+];
 /// Crates from outside that pure crates may build on.
 const PURE_MAY_USE: &[&str] = &[
     "serde",

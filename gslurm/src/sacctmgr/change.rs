@@ -5,6 +5,7 @@
 
 use super::entity::{Entity, entity_of, words_of};
 use gcli::Failure;
+use gimport::association::INSTEAD;
 use std::io::Write;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,84 +31,6 @@ pub(super) fn verb_of(word: &str) -> Option<Verb> {
         .find(|(verb, least, _)| lower.len() >= *least && verb.starts_with(&lower))
         .map(|(.., verb)| verb)
 }
-
-/// What is not set so here, and what there is instead.
-const INSTEAD: [(&str, &str); 20] = [
-    (
-        "adminlevel",
-        "operators are listed in gpuctld.toml (operators), coordinators are made with add coordinator",
-    ),
-    ("defaultwckey", "jobs have tags instead: gsub --tag"),
-    ("wckeys", "jobs have tags instead: gsub --tag"),
-    (
-        "partition",
-        "a partition says itself who may use it: allow_accounts, allow_users and allow_qos in partitions.d",
-    ),
-    (
-        "maxwall",
-        "a job's time is bounded by its QOS (modify qos NAME set MaxWall=) and its partition (max_time)",
-    ),
-    (
-        "maxwalldurationperjob",
-        "a job's time is bounded by its QOS (modify qos NAME set MaxWall=) and its partition (max_time)",
-    ),
-    (
-        "maxtres",
-        "a job's size is bounded by its QOS: modify qos NAME set MaxTRES=",
-    ),
-    (
-        "maxtresperjob",
-        "a job's size is bounded by its QOS: modify qos NAME set MaxTRES=",
-    ),
-    (
-        "maxtrespernode",
-        "a node's share is not bounded here; MaxTRES of a QOS bounds a job",
-    ),
-    (
-        "maxtresmins",
-        "running_gpu_hours bounds what running jobs may still use; MaxTRES and MaxWall of a QOS a job",
-    ),
-    (
-        "grptresmins",
-        "GPU-hours are budgets: gadm quota set ACCOUNT budget=cap:10000/month",
-    ),
-    (
-        "grptresrunmins",
-        "it is running_gpu_hours here: group.running_gpu_hours=100 of an account or QOS",
-    ),
-    (
-        "grpwall",
-        "GPU-hours are budgets: gadm quota set ACCOUNT budget=cap:10000/month",
-    ),
-    (
-        "priority",
-        "a QOS has a priority, an account shares: modify account NAME set fairshare=",
-    ),
-    (
-        "qos",
-        "QOS are allowed to accounts: modify account NAME set qos+=high",
-    ),
-    (
-        "qoslevel",
-        "QOS are allowed to accounts: modify account NAME set qos+=high",
-    ),
-    (
-        "defaultqos",
-        "an account has a default QOS: modify account NAME set defaultqos=",
-    ),
-    (
-        "gracetime",
-        "a job says how long it needs for its checkpoint: gsub --checkpoint USR1@120",
-    ),
-    (
-        "flags",
-        "no QOS has flags; gadm qos set --help and gpuctld.toml(5) tell its keys",
-    ),
-    (
-        "usagethreshold",
-        "who is over their share comes later, not never: fair share orders the queue",
-    ),
-];
 
 /// Keys of [`INSTEAD`] that one kind does have.
 const OWN: [(Entity, &[&str]); 2] = [

@@ -1,6 +1,6 @@
 //! `sacctmgr dump` and `load`: accounts, their users and QOS as the flat file of sacctmgr(1), so that a site brings over its own.
 //!
-//! Owns the file's form. What a specification means is `change`'s and gadm's affair; one that has no meaning here is told and left out.
+//! The file's form is gimport's affair. What a specification means is `change`'s and gadm's affair; one that has no meaning here is told and left out.
 
 use super::change::{Change, ChangeTarget, Verb};
 use super::edit::PolicyRecords;
@@ -11,99 +11,17 @@ use gadm::policy::qos::QosAct;
 use gadm::policy::user::{self, UserAct};
 use gadm::policy::{self, NameAndWords};
 use gcli::{Failure, Outcome, cluster_choice};
+<<<<<<< HEAD
 use gmodel::policy::account::tree;
+=======
+use gimport::flat_file::{FlatLine, FlatTitle, MOST_BYTES, ROOT, read};
+>>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
 use gmodel::policy::{Account, AccountUser, Limits};
 use gwire::api::ClusterInfo;
 use gwire::client::Client;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
-
-/// The most bytes of a file: some 100,000 users.
-const MOST_BYTES: u64 = 16 << 20;
-/// Whose account no job is charged to, and who administers anyway.
-const ROOT: &str = "root";
-
-/// What a line is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Title {
-    Qos,
-    Cluster,
-    Parent,
-    Account,
-    User,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct FlatLine {
-    number: usize,
-    title: Title,
-    name: String,
-    /// `Key=value`, without the quotes.
-    specs: Vec<String>,
-}
-
-/// Reads a file: a title, a dash and a name, then specifications behind colons. What is in quotes is one word.
-fn read(text: &str) -> Result<Vec<FlatLine>, String> {
-    let lines = text
-        .lines()
-        .enumerate()
-        .map(|(at, line)| (at + 1, line.trim()));
-    let meant = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    meant
-        .map(|(number, line)| {
-            read_line(number, line).map_err(|why| format!("line {number}: {why}"))
-        })
-        .collect()
-}
-
-fn read_line(number: usize, line: &str) -> Result<FlatLine, String> {
-    let (title, rest) = line
-        .split_once(" - ")
-        .ok_or("it has no title. Lines begin so: Account - vision:Description='...'")?;
-    let title = match title.trim().to_ascii_lowercase().as_str() {
-        "qos" => Title::Qos,
-        "cluster" => Title::Cluster,
-        "parent" => Title::Parent,
-        "account" => Title::Account,
-        "user" => Title::User,
-        other => {
-            return Err(format!(
-                "{other:?} is none of QOS, Cluster, Parent, Account and User"
-            ));
-        }
-    };
-    let mut words = split(rest)?.into_iter();
-    let name = words
-        .next()
-        .filter(|name| !name.is_empty())
-        .ok_or("it names nothing")?;
-    let specs = words.filter(|word| !word.is_empty()).collect();
-    Ok(FlatLine {
-        number,
-        title,
-        name,
-        specs,
-    })
-}
-
-/// Words between colons, without their quotes.
-fn split(text: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
-    for sign in text.chars() {
-        match (quote, sign) {
-            (None, ':') => words.push(std::mem::take(&mut word)),
-            (None, '\'' | '"') => quote = Some(sign),
-            (Some(open), _) if open == sign => quote = None,
-            _ => word.push(sign),
-        }
-    }
-    words.push(word);
-    match quote {
-        Some(open) => Err(format!("a {open} is open at its end")),
-        None => Ok(words.iter().map(|word| word.trim().to_owned()).collect()),
-    }
-}
 
 /// `FILE`, `file=FILE`, `cluster=NAME`.
 #[derive(Debug, Default)]
@@ -281,9 +199,9 @@ pub(super) fn load(words: &[String], immediate: bool) -> Outcome {
     let count = |title| lines.iter().filter(|line| line.title == title).count();
     let question = format!(
         "load {} QOS, {} account(s) and {} user(s)?",
-        count(Title::Qos),
-        count(Title::Account),
-        count(Title::User)
+        count(FlatTitle::Qos),
+        count(FlatTitle::Account),
+        count(FlatTitle::User)
     );
     policy::confirm_saying(immediate, &question, "-i")?;
     let mut load = Load {
@@ -337,17 +255,17 @@ struct Load<'c> {
 impl Load<'_> {
     fn line(&mut self, line: &FlatLine) -> Result<(), Failure> {
         match line.title {
-            Title::Parent => line.name.clone_into(&mut self.parent),
-            Title::Cluster if line.specs.is_empty() => {}
-            Title::Cluster => self.say(
+            FlatTitle::Parent => line.name.clone_into(&mut self.parent),
+            FlatTitle::Cluster if line.specs.is_empty() => {}
+            FlatTitle::Cluster => self.say(
                 line,
                 "limits of a cluster are those of its accounts and QOS",
             )?,
             // The line of root is in each file.
-            Title::User if line.name == ROOT => {}
-            Title::User => self.user(line)?,
-            Title::Account => self.account(line)?,
-            Title::Qos => self.qos(line)?,
+            FlatTitle::User if line.name == ROOT => {}
+            FlatTitle::User => self.user(line)?,
+            FlatTitle::Account => self.account(line)?,
+            FlatTitle::Qos => self.qos(line)?,
         }
         Ok(())
     }
@@ -462,32 +380,6 @@ impl Load<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_is_a_title_a_name_and_specifications() {
-        let read = |line: &str| read(line).map(|mut lines| lines.pop().unwrap());
-        let line = read("Account - 'cs':Description='Computer: all of it':Fairshare=3:QOS=\"a,b\"")
-            .unwrap();
-        assert_eq!((line.title, line.name.as_str()), (Title::Account, "cs"));
-        assert_eq!(
-            line.specs,
-            ["Description=Computer: all of it", "Fairshare=3", "QOS=a,b"]
-        );
-        assert_eq!(read("# of May\n\nuser - ada").unwrap().number, 3);
-        for (text, why) in [
-            ("Account cs", "line 1: it has no title"),
-            ("Group - cs", "line 1: \"group\" is none of QOS"),
-            ("User - ", "line 1: it has no title"),
-            ("User - 'ada", "line 1: a ' is open at its end"),
-            ("User - :Fairshare=1", "line 1: it names nothing"),
-        ] {
-            assert!(
-                read(text).unwrap_err().starts_with(why),
-                "{text}: {:?}",
-                read(text)
-            );
-        }
-    }
 
     #[test]
     fn what_is_dumped_is_read_again() {

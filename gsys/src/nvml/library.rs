@@ -22,7 +22,7 @@ use super::answer::{concerns_driver, fact, if_offered, whole_failure};
 use super::change::{apply, refusal};
 use super::error::NvmlError;
 use super::facts::{
-    ComputeMode, FixedFacts, GpuFacts, Inventory, UnreadableGpu, gpu_type_of, nominal_memory_mib,
+    ComputeMode, FixedFacts, GpuFacts, Inventory, UnreadableGpu, nominal_memory_mib,
 };
 use super::health::{count_links, fabric, fabric_place, link_states};
 use super::mig::{read_layout, read_profiles};
@@ -437,7 +437,7 @@ fn read_fixed(device: &Device<'_>) -> Result<FixedFacts, Answer> {
     let threshold = |kind| fact(device.temperature_threshold(kind));
     let facts = GpuFacts {
         uuid: device.uuid()?,
-        gpu_type: gpu_type_of(&name),
+        gpu_type: gmodel::gpu_type::gpu_type_of(&name),
         name,
         memory_bytes,
         nominal_memory_mib: nominal_memory_mib(memory_bytes),
