@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The most bytes of a line.
 pub const MOST_LINE_BYTES: usize = 1 << 20;
 /// The highest id of a job that is taken.
-pub const MOST_ID: u64 = 1 << 40;
+pub const MOST_ID: u64 = u32::MAX as u64;
 /// The most bytes of a name or a list of nodes; what is longer is cut.
 const MOST_TEXT_BYTES: usize = 4096;
 
@@ -52,7 +52,7 @@ pub struct PastShare {
     pub nodelist: String,
     pub cpus: u32,
     pub mem_bytes: u64,
-    /// Thousandths by type.
+    /// Thousandths by type; those of no type under `gpu`.
     pub gpus: BTreeMap<String, u64>,
     pub cpu_used_micros: u64,
 }
@@ -280,7 +280,7 @@ impl SacctRow<'_> {
             .sum();
         match gpus.remove(ALL_GPUS) {
             Some(all) if all > typed => {
-                gpus.insert(String::new(), all - typed);
+                gpus.insert(ALL_GPUS.to_owned(), all - typed);
             }
             _ => {}
         }
@@ -377,7 +377,7 @@ mod tests {
         );
         assert_eq!(
             job.held.gpus,
-            BTreeMap::from([(String::new(), 1000), ("h100".into(), 2000)])
+            BTreeMap::from([("gpu".into(), 1000), ("h100".into(), 2000)])
         );
         assert_eq!(
             (job.held.cpus, job.held.mem_bytes, job.held.cpu_used_micros),

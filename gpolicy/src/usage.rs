@@ -121,6 +121,32 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// Of what a run held in all: thousandths of GPUs by type.
+    pub fn of_amounts(
+        cpus: u32,
+        mem_bytes: u64,
+        gpus: &BTreeMap<String, u64>,
+        config: &FairShare,
+        usage_factor_milli: u32,
+    ) -> Self {
+        let weighed = gpus
+            .iter()
+            .map(|(kind, milli)| u128::from(*milli) * u128::from(weight_of_type(config, kind)));
+        let micro = weighed.sum::<u128>()
+            + u128::from(cpus) * u128::from(config.cpu_weight_milli) * 1000
+            + u128::from(mem_bytes) * u128::from(config.mem_gib_weight_milli) * 1000 / (1 << 30);
+        Self {
+            weighted_micro: with_factor(micro, usage_factor_milli),
+            gpus: gpus.clone(),
+        }
+    }
+}
+
+fn with_factor(micro: u128, usage_factor_milli: u32) -> u64 {
+    u64::try_from(micro * u128::from(usage_factor_milli) / 1000).unwrap_or(u64::MAX)
+}
+
 /// Millionths of a GPU of weight 1 that a run with these shares uses; `weight` knows a GPU's, in thousandths.
 pub fn weighted_micro(
     shares: &[NodeShare],
@@ -137,7 +163,7 @@ pub fn weighted_micro(
         }
     }
     micro += mem_bytes * u128::from(config.mem_gib_weight_milli) * 1000 / (1 << 30);
-    u64::try_from(micro * u128::from(usage_factor_milli) / 1000).unwrap_or(u64::MAX)
+    with_factor(micro, usage_factor_milli)
 }
 
 /// Weight of a GPU type for fair share, thousandths.

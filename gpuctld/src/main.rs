@@ -21,6 +21,7 @@ mod metrics;
 mod node_changes;
 mod node_claim;
 mod node_link;
+mod past_import;
 mod pki;
 mod planner;
 mod private_file;
@@ -67,6 +68,18 @@ enum Command {
         #[arg(long, default_value = CONFIG)]
         config: PathBuf,
     },
+    /// Bring jobs that are over from Slurm, as sacct -a -P -o ALL lists them; the controller must be stopped
+    ImportJobs {
+        /// What sacct printed, best with SLURM_TIME_FORMAT=%s; other times are those of time_zone
+        #[arg(long, value_name = "FILE")]
+        from: PathBuf,
+        /// The first number of this cluster's own jobs, at least [default: 1,000,000 above those that are brought]
+        #[arg(long, value_name = "ID")]
+        first_id: Option<u64>,
+        /// The controller's TOML, which names the state directory and what usage weighs
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
     /// Put a backup in the place of the database; no controller may run
     Restore {
         /// The backup, as `gadm backup` wrote it
@@ -84,6 +97,7 @@ fn main() -> ExitCode {
         Command::Run { config }
         | Command::New { config }
         | Command::Check { config }
+        | Command::ImportJobs { config, .. }
         | Command::Restore { config, .. } => config,
     };
     let config = match Config::load(path) {
@@ -114,6 +128,9 @@ fn main() -> ExitCode {
             report(Ok(format!(
                 "{path}: {count} partition{plural}, no mistakes"
             )))
+        }
+        Command::ImportJobs { from, first_id, .. } => {
+            report(past_import::run(&config, &from, first_id))
         }
         Command::Restore { from, .. } => report(restore(&config, &from)),
     }

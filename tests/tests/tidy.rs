@@ -37,19 +37,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "gpuctld",
         &[
-<<<<<<< HEAD
             "gmodel",
             "gconfig",
             "gpolicy",
             "gsched",
             "gcore",
+            "gimport",
             "gwire",
             "gcli",
             "gslurm-json",
             "gsub",
-=======
-            "gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gimport", "gwire",
->>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
         ],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
@@ -63,9 +60,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Slurm's commands, carried out by the code of ours.
     (
         "gslurm",
-<<<<<<< HEAD
         &[
             "gmodel",
+            "gimport",
             "gwire",
             "gcli",
             "gslurm-json",
@@ -73,9 +70,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gq",
             "gadm",
         ],
-=======
-        &["gmodel", "gimport", "gwire", "gcli", "gsub", "gq", "gadm"],
->>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
     ),
     ("gpupool-tests", &["gmodel", "gwire"]),
     ("gpupool-bench", &["gmodel", "gwire"]),

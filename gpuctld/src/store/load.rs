@@ -111,10 +111,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         document(row, 0, "policy")
     })?;
     let policy = policy.into_iter().next().unwrap_or_default();
-    let mut usage = UsageBook::default();
-    for (account, user, entry) in each(db, "SELECT doc, account, user FROM usage", usage_row)? {
-        usage.insert(&account, &user, entry);
-    }
+    let usage = load_usage(db)?;
     let rows = Rows {
         jobs,
         arrays,
@@ -131,6 +128,15 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         state: State::from_rows(rows),
         specs: requests.ids,
     })
+}
+
+/// What accounts and users have used.
+pub fn load_usage(db: &Connection) -> Result<UsageBook, LoadError> {
+    let mut usage = UsageBook::default();
+    for (account, user, entry) in each(db, "SELECT doc, account, user FROM usage", usage_row)? {
+        usage.insert(&account, &user, entry);
+    }
+    Ok(usage)
 }
 
 /// The counters, and the adoption window.
@@ -159,7 +165,10 @@ fn remembered_since(db: &Connection, min_job_age_secs: u32) -> Result<i64, LoadE
         [],
         |row| row.get(0),
     )?;
-    let last_event = last_event.unwrap_or(0);
+    // Without an event no job ended here: what there is was brought from elsewhere.
+    let Some(last_event) = last_event else {
+        return Ok(i64::MAX);
+    };
     let aged = last_event - i64::from(min_job_age_secs) * 1000;
     let crowded: Option<i64> = db
         .query_row(

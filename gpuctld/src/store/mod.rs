@@ -17,6 +17,7 @@ pub mod maintenance;
 mod number;
 mod open;
 pub mod page_check;
+mod past_jobs;
 pub mod reader;
 mod retention;
 mod spec_ids;
@@ -30,6 +31,7 @@ pub use backup::{backup, restore};
 pub use blob::Blob;
 pub use error::{ReadError, WriteError};
 pub use open::{DATABASE, OpenError};
+pub use past_jobs::{Arrival, PastJobs};
 pub use write::Batch;
 
 use gcore::ctl::State;

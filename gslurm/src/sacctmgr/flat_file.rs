@@ -11,11 +11,8 @@ use gadm::policy::qos::QosAct;
 use gadm::policy::user::{self, UserAct};
 use gadm::policy::{self, NameAndWords};
 use gcli::{Failure, Outcome, cluster_choice};
-<<<<<<< HEAD
-use gmodel::policy::account::tree;
-=======
 use gimport::flat_file::{FlatLine, FlatTitle, MOST_BYTES, ROOT, read};
->>>>>>> 4d586376 (gimport: read slurm.conf into gpupool's own files, with a report)
+use gmodel::policy::account::tree;
 use gmodel::policy::{Account, AccountUser, Limits};
 use gwire::api::ClusterInfo;
 use gwire::client::Client;

@@ -3,6 +3,7 @@
 mod accounting;
 mod files;
 mod lives;
+mod past_jobs;
 mod retention;
 mod usage;
 
