@@ -439,6 +439,16 @@ fn single_jobs(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
         })
     })?;
     bench.row(|_| {
+        let ours = median(3, || pool.run("gq", &["--json"]).map(drop))?;
+        let time = median(3, || pool.run_as("squeue", "gslurm", &["--json"]).map(drop))?;
+        let ratio = time.as_secs_f64() / ours.as_secs_f64();
+        Ok(Row {
+            what: "squeue --json of the same",
+            slurm: "8.3 s",
+            ours: format!("{}, {ratio:.1} times gq --json", millis(time)),
+        })
+    })?;
+    bench.row(|_| {
         let time = median(10, || pool.run("gq", &["1"]).map(drop))?;
         Ok(Row {
             what: "gq JOB with 50,000 pending",

@@ -5,6 +5,7 @@ use gmodel::JobSpec;
 use gwire::api::{SubmitReply, SubmitRequest};
 use gwire::client::Client;
 use serde::Deserialize;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -70,10 +71,15 @@ impl Pool {
 
     /// Runs one of our commands; its output, or what it complained about.
     pub fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<Output> {
-        let output = self.command(program).args(args).output()?;
+        self.run_as(program, program, args)
+    }
+
+    /// The same of a program under another name.
+    pub fn run_as(&self, name: &str, program: &str, args: &[&str]) -> anyhow::Result<Output> {
+        let output = self.command(program).arg0(name).args(args).output()?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
-            bail!("{program} {}: {}", args.join(" "), text.trim());
+            bail!("{name} {}: {}", args.join(" "), text.trim());
         }
         Ok(output)
     }

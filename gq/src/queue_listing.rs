@@ -31,8 +31,8 @@ pub struct SqueueForm {
     pub steps: &'static str,
     /// Columns of `--start`.
     pub start: &'static str,
-    /// Prints the jobs of `--json`.
-    pub json: fn(&mut Client, Vec<JobRow>) -> Outcome,
+    /// Prints the jobs of `--json`, of this path.
+    pub json: fn(&mut Client, &str) -> Outcome,
 }
 
 /// What is listed and how.
@@ -93,13 +93,13 @@ impl QueueListing {
         let path = path_with_query("/v1/jobs", &self.query);
         let count = match (&self.shape, self.squeue) {
             (ListingForm::Json, Some(form)) => {
-                let rows: Vec<JobRow> = list(client, &path)?;
-                return match &self.only_job {
-                    Some(job) if rows.is_empty() && !is_remembered(client, job)? => {
-                        Err(not_in_queue(job))
-                    }
-                    _ => (form.json)(client, rows),
-                };
+                if let Some(job) = &self.only_job
+                    && list::<JobRow>(client, &path)?.is_empty()
+                    && !is_remembered(client, job)?
+                {
+                    return Err(not_in_queue(job));
+                }
+                return (form.json)(client, &path);
             }
             (ListingForm::Json, None) => return print_json(client, &path),
             (ListingForm::Table(columns), _) => self.print_table(client, &path, columns)?,

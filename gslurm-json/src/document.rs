@@ -53,26 +53,26 @@ impl Meta<'_> {
 /// A list of records under `key`, one written after the other, and `tail` behind them.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn write_list<R>(
+/// Those of `out` and of the rows: the document then has no end.
+pub fn write_list<R, E: From<io::Error>>(
     out: &mut impl Write,
     key: &str,
     table: &[Field<R>],
-    rows: impl Iterator<Item = R>,
+    rows: impl Iterator<Item = Result<R, E>>,
     tail: &Value,
-) -> io::Result<()> {
+) -> Result<(), E> {
     let writer = RecordWriter::of(table);
     let mut text = format!("{{\"{key}\":[").into_bytes();
     for (at, row) in rows.enumerate() {
         text.extend_from_slice(if at == 0 { b"" } else { b"," });
-        writer.write(&mut text, &row);
+        writer.write(&mut text, &row?);
         if text.len() > PIECE_BYTES {
             out.write_all(&text)?;
             text.clear();
         }
     }
     text.extend_from_slice(list_end(tail).as_bytes());
-    out.write_all(&text)
+    Ok(out.write_all(&text)?)
 }
 
 /// What follows the last record of a list.
@@ -84,23 +84,23 @@ pub fn list_end(tail: &Value) -> String {
 /// The same as YAML.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn write_yaml_list<R>(
+/// As [`write_list`].
+pub fn write_yaml_list<R, E: From<io::Error>>(
     out: &mut impl Write,
     key: &str,
     table: &[Field<R>],
-    rows: impl Iterator<Item = R>,
+    rows: impl Iterator<Item = Result<R, E>>,
     tail: &Value,
-) -> io::Result<()> {
+) -> Result<(), E> {
     write!(out, "---\n\"{key}\":")?;
     let mut is_empty = true;
     for row in rows {
         write!(out, "{}  - ", if is_empty { "\n" } else { "" })?;
-        write_yaml(out, &record(table, &row), 4)?;
+        write_yaml(out, &record(table, &row?), 4)?;
         is_empty = false;
     }
     out.write_all(if is_empty { b" []\n" } else { b"" })?;
-    write_yaml(out, tail, 0)
+    Ok(write_yaml(out, tail, 0)?)
 }
 
 pub fn number_value(value: Option<u64>) -> Value {

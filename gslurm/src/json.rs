@@ -1,7 +1,6 @@
 //! `--json` and `--yaml` under Slurm's names: prints the documents of `gslurm_json`.
 
 use crate::sshare::ShareLine;
-use gcli::answer::list as all_of;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, local_time};
 use gslurm_json::controller::{self, Diagnosis};
@@ -19,10 +18,14 @@ use gwire::api::{
 };
 use gwire::client::{Client, path_with_query};
 use nix::unistd::{Gid, Group, Uid, User};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
+
+/// Times beside a list of jobs.
+const JOB_TIMES: [&str; 2] = ["last_backfill", "last_update"];
 
 /// What the command line asked for.
 #[derive(Debug, Default)]
@@ -48,6 +51,17 @@ pub(crate) fn print<R>(
     key: &str,
     table: &[Field<R>],
     rows: impl Iterator<Item = R>,
+    times: &[&str],
+) -> Outcome {
+    print_coming(cluster, key, table, rows.map(Ok), times)
+}
+
+/// The same of rows that are still on their way.
+fn print_coming<R>(
+    cluster: &str,
+    key: &str,
+    table: &[Field<R>],
+    rows: impl Iterator<Item = Result<R, Failure>>,
     times: &[&str],
 ) -> Outcome {
     let (tail, yaml) = tail(cluster, times);
@@ -97,13 +111,35 @@ pub(crate) fn cluster_name(client: &mut Client) -> Result<String, Failure> {
     Ok(client.get::<ClusterInfo>("/v1/cluster")?.name)
 }
 
-/// `squeue --json`, `scontrol show job --json`.
+/// The rows of a listing while they come.
+fn coming<'c, T: DeserializeOwned + 'c>(
+    client: &'c mut Client,
+    path: &str,
+) -> Result<impl Iterator<Item = Result<T, Failure>> + 'c, Failure> {
+    let mut rows = client.rows(path)?;
+    let next = move || match rows.next_row() {
+        Ok(None) => None,
+        Ok(Some(text)) => Some(serde_json::from_slice(text).map_err(Failure::new)),
+        Err(error) => Some(Err(error.into())),
+    };
+    Ok(std::iter::from_fn(next))
+}
+
+/// `squeue --json`: the jobs of a path.
+pub(crate) fn print_queue(client: &mut Client, path: &str) -> Outcome {
+    let cluster = cluster_name(client)?;
+    let mut groups = Groups::new(&cluster);
+    let rows = coming::<JobRow>(client, path)?;
+    let cells = rows.map(|row| row.map(|row| groups.cell(row)));
+    print_coming(&cluster, "jobs", JOB, cells, &JOB_TIMES)
+}
+
+/// `scontrol show job --json`, `squeue --json` of one job.
 pub(crate) fn print_jobs(client: &mut Client, rows: Vec<JobRow>) -> Outcome {
     let cluster = cluster_name(client)?;
     let mut groups = Groups::new(&cluster);
     let cells = rows.into_iter().map(|row| groups.cell(row));
-    let times = ["last_backfill", "last_update"];
-    print(&cluster, "jobs", JOB, cells, &times)
+    print(&cluster, "jobs", JOB, cells, &JOB_TIMES)
 }
 
 /// `scontrol show node --json`.
@@ -170,10 +206,10 @@ pub(crate) fn print_runs(client: &mut Client, query: &RunQuery) -> Outcome {
         detail: true,
         ..query.clone()
     };
-    let rows: Vec<RunRow> = all_of(client, &path_with_query("/v1/runs", &query))?;
     let mut groups = Groups::new(&cluster);
-    let cells = rows.into_iter().map(|row| groups.run(row));
-    print(&cluster, "jobs", RUN, cells, &[])
+    let rows = coming::<RunRow>(client, &path_with_query("/v1/runs", &query))?;
+    let cells = rows.map(|row| row.map(|row| groups.run(row)));
+    print_coming(&cluster, "jobs", RUN, cells, &[])
 }
 
 /// `sdiag --json`.

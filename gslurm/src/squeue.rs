@@ -10,7 +10,7 @@ const FORM: SqueueForm = SqueueForm {
     long: "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R",
     steps: "%.15i %.8j %.9P %.8u %.9M %N",
     start: "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R",
-    json: json::print_jobs,
+    json: json::print_queue,
 };
 
 /// `squeue`.
