@@ -720,7 +720,7 @@ fn weigh(draft: &mut SiteDraft, word: &ConfWord) -> Verdict {
             "usage is counted in GPUs; without a weight of gres/gpu the weights are those of [fair_share]",
         );
     };
-    let part = |milli: u64| milli_text((milli * 1000 / gpu).min(1_000_000));
+    let part = |milli: u64| milli_text((milli.saturating_mul(1000) / gpu).min(1_000_000));
     let cpu = of_table(
         draft,
         word,

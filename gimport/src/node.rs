@@ -175,7 +175,7 @@ fn gpus(draft: &mut SiteDraft, line: &NodeLine) -> Option<BTreeMap<String, u64>>
                     false => gpu_type_of(&item.kind),
                 };
                 let count = gpus.entry(kind).or_insert(0_u64);
-                *count = (*count + item.count).min(1000);
+                *count = count.saturating_add(item.count).min(1000);
                 continue;
             }
             "mps" | "shard" => Verdict::Told(

@@ -15,6 +15,10 @@ pub const MOST_ID: u64 = u32::MAX as u64;
 /// The most bytes of a name or a list of nodes; what is longer is cut.
 const MOST_TEXT_BYTES: usize = 4096;
 
+/// The longest that a job may have run, and when the first may have ended: 2000-01-01.
+const MOST_SECS: i64 = 3650 * 86_400;
+const EARLIEST: Timestamp = Timestamp::from_secs(946_684_800);
+
 /// A job that is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PastJob {
@@ -226,6 +230,10 @@ impl SacctRow<'_> {
         let started = time("start")?.filter(|start| *start <= ended);
         if self.text("user").is_none() {
             return Err("it has no user".to_owned());
+        }
+        let lasted_secs = started.map_or(0, |start| ended.since_secs(start));
+        if lasted_secs > MOST_SECS || ended < EARLIEST {
+            return Err("it ended before 2000, or ran for more than 3650 days".to_owned());
         }
         let exit = self.text("exitcode").and_then(|text| text.parse().ok());
         Ok(PastJob {

@@ -114,10 +114,10 @@ pub fn weights(text: &str) -> Option<TresWeights> {
             ("cpu", _) => all.cpu_milli = weight,
             ("mem", _) => {
                 all.mem_gib_milli = match value[number.len()..].to_ascii_uppercase().as_str() {
-                    "" | "M" => weight * 1024,
+                    "" | "M" => weight.saturating_mul(1 << 10),
                     "G" => weight,
                     "T" => weight / 1024,
-                    "K" => weight << 20,
+                    "K" => weight.saturating_mul(1 << 20),
                     _ => return None,
                 }
             }

@@ -3,6 +3,7 @@
 use expect_test::expect;
 use gimport::report::Fate;
 use gimport::site::{ImportedSite, NamedText, SlurmFiles, import};
+use proptest::prelude::*;
 use std::path::Path;
 
 fn text(path: &str, text: &str) -> NamedText {
@@ -303,4 +304,81 @@ fn what_contradicts_itself_is_shown_and_nothing_is_written() {
             "dump.cfg:0: cannot be read: line 1: it has no title. Lines begin so: Account - vision:Description='...'"
         ]
     );
+}
+
+/// Lines of words that mean something, in any order, with any values.
+fn lines(words: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let value = prop_oneof![
+        "[a-z0-9,:=.|'\\[\\]-]{0,12}",
+        "[0-9]{1,22}",
+        Just("gpu:a100:18446744073709551615".to_owned()),
+        Just("CPU=999999999999,Mem=999999999999,GRES/gpu=0.001".to_owned()),
+        Just("n[1-4]".to_owned()),
+        ".{0,6}",
+    ];
+    let word =
+        (proptest::sample::select(words), value).prop_map(|(key, value)| format!("{key}{value}"));
+    let line = proptest::collection::vec(word, 1..5).prop_map(|words| words.join(" "));
+    proptest::collection::vec(line, 0..8).prop_map(|lines| lines.join("\n"))
+}
+
+const CONF: &[&str] = &[
+    "NodeName=",
+    "PartitionName=",
+    "Nodes=",
+    "CPUs=",
+    "Gres=",
+    "Boards=",
+    "Sockets=",
+    "RealMemory=",
+    "MaxTime=",
+    "DefaultTime=",
+    "TRESBillingWeights=",
+    "Licenses=",
+    "KillWait=",
+    "ClusterName=",
+    "SlurmctldHost=",
+    "AllowQos=",
+    "QOS=",
+    "NodeSet=",
+    "Feature=",
+    "Include ",
+    "GresTypes=",
+    "DefMemPerCPU=",
+    "PriorityMaxAge=",
+    "OverTimeLimit=",
+    "JobDefaults=",
+    "#",
+    "\\",
+    "\"",
+];
+const DUMP: &[&str] = &[
+    "Account - ",
+    "User - ",
+    "Parent - ",
+    "QOS - ",
+    "Cluster - ",
+    ":Fairshare=",
+    ":GrpTRES=cpu=",
+    ":QOS=",
+    ":MaxJobs=",
+];
+
+proptest! {
+    /// Whatever the files say, the answer is a site that gpupool reads, or mistakes of those files; never a file of ours that is wrong.
+    #[test]
+    fn no_text_breaks_the_reader_and_none_makes_a_wrong_file(conf in lines(CONF), gres in lines(CONF), dump in lines(DUMP), qos in lines(&["Name|Priority|GrpTRES\n", "a|", "|", "normal|1|"]), sacct in lines(&["1|", "|", "JobID|User", "COMPLETED|"])) {
+        let files = SlurmFiles {
+            conf: text("slurm.conf", &conf),
+            gres: Some(text("gres.conf", &gres)),
+            associations: Some(text("dump.cfg", &dump)),
+            qos: Some(text("qos.txt", &format!("Name|Priority|GrpTRES\n{qos}"))),
+        };
+        if let Err(all) = import(&files, &|_: &Path| Err("no such file".to_owned())) {
+            let ours = all.iter().find(|one| one.path.extension().is_some_and(|end| end == "toml"));
+            prop_assert!(ours.is_none(), "{}\n{conf}\n{dump}\n{qos}", ours.unwrap());
+        }
+        let reader = gimport::sacct::SacctReader::new("JobID|User|Account|State|Submit|Start|End|AllocTRES").unwrap();
+        let _ = reader.line(&sacct, &gmodel::TimeZone::default());
+    }
 }
