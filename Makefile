@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo clients bench packages packages-test soak test-gpu lint man-check ptx-check clean
+.PHONY: help setup build test demo clients bench packages packages-test soak test-gpu lint deny man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'
 	@echo 'make test-gpu    the GPUs of this machine through a pool of it; root. Touches no MIG, clocks or resets (docs/gpu-runs.md)'
 	@echo 'make lint        clippy over everything'
+	@echo 'make deny        known faults in libraries, from rustsec.org; needs cargo-deny (cargo install --locked cargo-deny) and github.com'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'
 	@echo 'make ptx-check   the kernels of the GPU checks through NVIDIA'"'"'s assembler, where there is one (PTXAS=PATH)'
 	@echo 'make setup       only look for, and install, what the others need'
@@ -74,6 +75,9 @@ test-gpu:
 lint:
 	@tests/setup.sh build
 	$(CARGO) clippy --workspace --all-targets
+
+deny:
+	$(CARGO) deny check advisories sources
 
 man-check:
 	@tests/man-check.sh

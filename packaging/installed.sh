@@ -9,10 +9,14 @@ configure) before=${2:-} ;;
 *) exit 0 ;;
 esac
 [ ! -e /usr/lib/sysusers.d/gpupool.conf ] || ! command -v systemd-sysusers >/dev/null || systemd-sysusers gpupool.conf
-! command -v systemd-tmpfiles >/dev/null || systemd-tmpfiles --create gpupool-@daemon@.conf
+# The units and the daemons make these directories too; in a root without /proc it makes none.
+! command -v systemd-tmpfiles >/dev/null || systemd-tmpfiles --create gpupool-@daemon@.conf || true
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
-# Only where it runs: an installation starts nothing. Jobs run on.
-if [ -n "$before" ] && ! systemctl try-restart gpupool-@daemon@.service; then
+# Only where it runs: an installation starts nothing. Jobs run on. With a configuration that the new one refuses, the former daemon goes on.
+[ -n "$before" ] && systemctl --quiet is-active gpupool-@daemon@.service || exit 0
+if ! /usr/sbin/@daemon@ check >/dev/null; then
+    echo "gpupool-@package@: the former @daemon@ runs on; mend its configuration, then: systemctl restart gpupool-@daemon@" >&2
+elif ! systemctl restart gpupool-@daemon@.service; then
     echo "gpupool-@package@: @daemon@ did not start again: journalctl -u gpupool-@daemon@" >&2
 fi

@@ -47,7 +47,7 @@ diff "$work/of-deb" "$work/of-rpm" || fail "deb and rpm have other files"
 right "$(wc -l <"$work/of-deb") files, the same in both"
 
 say "what the programs need of the system"
-glibc=$(find "$work/rpm-root/usr" -type f \( -perm -u+x -o -name '*.so' \) -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+glibc=$({ find "$work/rpm-root/usr" -type f \( -perm -u+x -o -name '*.so' \) -exec objdump -T {} + 2>/dev/null || true; } | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
 printf '%s\nGLIBC_2.34\n' "$glibc" | sort -V -C || fail "$glibc is needed; RHEL 9 has 2.34"
 right "$glibc is enough: Debian 12, Ubuntu 22.04, RHEL 9 and newer"
 
@@ -59,6 +59,14 @@ for unit in gpuctld:35 gpud:97; do
     tail -n 1 "$work/exposure"
 done
 right "both are within their bounds"
+
+say "needrestart lets supervisors of jobs alone"
+# As needrestart reads the file, and what it then does with a binary.
+perl -e 'my %nrconf = (blacklist => []); eval do { local (@ARGV, $/) = shift; <> }; die $@ if $@;
+    sub left { my $exe = shift; scalar grep { $exe =~ /$_/ } @{$nrconf{blacklist}} }
+    exit !(left("/usr/sbin/gstepd") && left("/usr/sbin/gstepd (deleted)") && !left("/usr/sbin/gpud") && !left("/home/ada/gstepd"))' \
+    "$work/rpm-root/etc/needrestart/conf.d/gpupool.conf" || fail "needrestart would restart gstepd, or never gpud"
+right "gstepd is left alone, gpud is not"
 
 say "an upgrade: the same build under a higher version"
 VERSION="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)+next" packaging/build.sh "$programs" "$work/next" >/dev/null

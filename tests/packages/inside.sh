@@ -144,6 +144,15 @@ wait_until "the controller answers" eval 'gnodes >/dev/null 2>&1'
 ended_well first "$job"
 right "a job with a GPU lived through the upgrade, and both daemons are new"
 
+if [ "$FORMAT" = deb ]; then
+    before=$(pid_of gpuctld)
+    echo 'nonsense = 1' >>/etc/gpupool/gpuctld.toml
+    dpkg -i /opt/next/gpupool-controller_*.deb >/run/put.log 2>&1 || fail "an upgrade should not fail for a mistake in the configuration"
+    grep -q 'the former gpuctld runs on' /run/put.log && alive "$before" || fail "the former controller should run on, and the upgrade say so"
+    sed -i '$d' /etc/gpupool/gpuctld.toml
+    right "a configuration with a mistake stops no daemon in an upgrade"
+fi
+
 job=$(long_job second)
 wait_until "the second job runs" test -s /home/ada/second.began
 read -r job_pid _ </home/ada/second.began

@@ -5,8 +5,9 @@ use gpupool_tests::source_tree::{files_below, list, members, metadata, root, tex
 use std::fs;
 
 /// Folders of which each file belongs to a package.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "man",
+    "docs",
     "etc",
     "packaging/systemd",
     "packaging/sysusers.d",
@@ -113,6 +114,21 @@ fn every_program_page_and_unit_goes_to_one_package() {
         .filter(|(_, pattern)| !programs.iter().any(|program| program == pattern))
         .collect();
     assert!(stale.is_empty(), "no build makes {stale:?}");
+}
+
+#[test]
+fn the_changelog_tells_of_the_version_of_the_workspace() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let manifest = read("Cargo.toml");
+    let version = manifest
+        .split_once("[workspace.package]\nversion = \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .expect("the version is the first line of its table")
+        .0;
+    let newest = read("CHANGELOG.md");
+    let newest = newest.lines().find_map(|line| line.strip_prefix("## "));
+    let newest = newest.and_then(|line| line.split([',', ' ']).next());
+    assert_eq!(newest, Some(version), "the newest part of CHANGELOG.md");
 }
 
 #[test]
