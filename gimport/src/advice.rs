@@ -69,7 +69,7 @@ pub const SETTINGS: &[Advice] = &[
     ),
     always(
         "scripts and environments are kept for keep_scripts_days",
-        &["accountingstoreflags"],
+        &["accountingstoreflags", "accountingstorejobcomment"],
     ),
     always(
         "a job that no partition can run is refused when it is submitted",
@@ -211,7 +211,7 @@ pub const SETTINGS: &[Advice] = &[
         &[
             "propagateresourcelimits",
             "propagateresourcelimitsexcept",
-            "propagatepriosprocess",
+            "propagateprioprocess",
         ],
     ),
     instead(
@@ -318,6 +318,10 @@ pub const SETTINGS: &[Advice] = &[
             "schedulerrootfilter",
             "fastschedule",
             "completewait",
+            "epilogmsgtime",
+            "keepalivetime",
+            "sallocdefaultcommand",
+            "slurmctldplugstack",
             "maxdbdmsgs",
             "cachegroups",
             "groupupdateforce",
