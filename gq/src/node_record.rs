@@ -40,7 +40,11 @@ fn resources(node: &NodeRow, times: &TimeFormat) -> Vec<String> {
             "CPUAlloc={} CPUEfctv={} CPUTot={} CPULoad=N/A",
             node.cpus_alloc, node.cpus, node.cpus
         ),
-        format!("NodeAddr={} NodeHostName={}", node.name, node.name),
+        format!(
+            "NodeAddr={} NodeHostName={}",
+            node.shown_address(),
+            node.name
+        ),
         format!(
             "RealMemory={} AllocMem={} FreeMem=N/A",
             of(NodeColumn::Memory),

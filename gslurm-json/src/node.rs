@@ -80,7 +80,9 @@ pub const NODE: &[Field<NodeCell>] = &[
     zero("specialized_memory"),
     ("name", |node| text(&node.row.name)),
     empty("next_state_after_reboot"),
-    ("address", |node| text(&node.row.name)),
+    ("address", |node| {
+        Datum::Text(node.row.shown_address().into())
+    }),
     ("hostname", |node| text(&node.row.name)),
     ("state", |node| state(&node.row)),
     ("operating_system", |node| text(&node.row.os)),

@@ -33,8 +33,8 @@ pub type NodeAnswer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Questions to connected nodes, over the connections that they dialled.
 pub trait NodeLinks: Send + Sync {
-    /// A node is connected from this address.
-    fn has_address(&self, address: IpAddr) -> bool;
+    /// The addresses that nodes are connected from.
+    fn addresses(&self) -> BTreeMap<NodeId, IpAddr>;
     /// What the node did for a run; waits a few seconds at most.
     fn read_log(&self, node: NodeId, run: RunId) -> NodeAnswer<'_, Result<String, String>>;
     /// What a run uses there by now; waits a few seconds at most.

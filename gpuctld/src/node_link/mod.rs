@@ -399,10 +399,11 @@ impl NodeConnections {
 }
 
 impl http::NodeLinks for NodeConnections {
-    fn has_address(&self, address: IpAddr) -> bool {
-        self.lock_live()
-            .values()
-            .any(|live| live.from.ip() == address)
+    fn addresses(&self) -> BTreeMap<NodeId, IpAddr> {
+        let live = self.lock_live();
+        live.iter()
+            .map(|(node, live)| (*node, live.from.ip()))
+            .collect()
     }
 
     fn read_log(&self, node: NodeId, run: RunId) -> NodeAnswer<'_, Result<String, String>> {

@@ -444,18 +444,30 @@ fn as_gnodes(option: &str, names: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Keys that programs look for.
+/// Keys that programs look for; plugins are those of which Slurm does what is done here.
 fn config(client: &mut Client) -> Outcome {
     let cluster: ClusterInfo = client.get("/v1/cluster")?;
     let lines = [
+        (
+            "AccountingStorageType",
+            "accounting_storage/slurmdbd".to_owned(),
+        ),
         ("ClusterName", cluster.name),
         ("GPUPOOL_VERSION", cluster.version),
+        ("GresTypes", "gpu".to_owned()),
+        ("JobAcctGatherType", "jobacct_gather/cgroup".to_owned()),
         // As Slurm has it, one more than the highest index.
         (
             "MaxArraySize",
             (u64::from(cluster.max_array_tasks) + 1).to_string(),
         ),
         ("MinJobAge", format!("{} sec", cluster.min_job_age_secs)),
+        ("PriorityType", "priority/multifactor".to_owned()),
+        ("ProctrackType", "proctrack/cgroup".to_owned()),
+        ("SchedulerType", "sched/backfill".to_owned()),
+        ("SelectType", "select/cons_tres".to_owned()),
+        ("SelectTypeParameters", "CR_CPU_Memory".to_owned()),
+        ("SlurmctldHost[0]", cluster.host.clone()),
         (
             "SLURM_VERSION",
             slurm_name::VERSION
@@ -474,6 +486,11 @@ fn config(client: &mut Client) -> Outcome {
     for (key, value) in lines {
         writeln!(out, "{key:<23} = {value}")?;
     }
+    writeln!(
+        out,
+        "\nSlurmctld(primary) at {} is UP",
+        printable(&cluster.host)
+    )?;
     out.flush()?;
     Ok(0)
 }

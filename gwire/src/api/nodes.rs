@@ -59,11 +59,22 @@ pub struct NodeRow {
     pub driver: String,
     pub last_seen: Option<Instant>,
     pub boot_time: Option<Instant>,
+    /// Where it is connected from; none of one that is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<std::net::IpAddr>,
     pub strikes: Vec<String>,
     pub certificate: CertificateRow,
     /// What it noticed that is about none of its GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+impl NodeRow {
+    /// Its address; its name while that is not known.
+    pub fn shown_address(&self) -> String {
+        let address = self.address.map(|address| address.to_string());
+        address.unwrap_or_else(|| self.name.clone())
+    }
 }
 
 /// What is known of a node's certificate.

@@ -47,10 +47,12 @@ pub(crate) async fn list(
     pairs.only(&[])?;
     let state = site.core.view().await;
     let sight = Visibility::of(&caller, &state);
-    let rows = by_name(&state)
-        .into_iter()
-        .map(|node| node_row(&state, &sight, node))
-        .collect();
+    let addresses = site.app.links.addresses();
+    let row = |node: &Node| NodeRow {
+        address: addresses.get(&node.id).copied(),
+        ..node_row(&state, &sight, node)
+    };
+    let rows = by_name(&state).into_iter().map(row).collect();
     Ok(Json(NodeList {
         schema: SCHEMA,
         nodes: rows,
@@ -266,6 +268,7 @@ pub(crate) fn node_row(state: &State, sight: &Visibility, node: &Node) -> NodeRo
         os: inventory.os.clone(),
         driver: inventory.driver.clone(),
         last_seen: last_seen(node),
+        address: None,
         boot_time: (inventory.boot_secs > 0)
             .then(|| Instant(Timestamp::from_secs(inventory.boot_secs))),
         strikes: node

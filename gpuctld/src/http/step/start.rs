@@ -398,7 +398,14 @@ fn check_programs(request: &StepRequest) -> Result<(), ApiError> {
 }
 
 fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
-    check_target(connect, from, |address| site.app.links.has_address(address))
+    let is_node = |address| {
+        site.app
+            .links
+            .addresses()
+            .values()
+            .any(|node| *node == address)
+    };
+    check_target(connect, from, is_node)
 }
 
 /// Checks where nodes send a step's output: to the machine of grun, as the controller sees it, or to nodes. So no user points nodes at
