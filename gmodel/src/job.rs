@@ -583,10 +583,11 @@ impl JobState {
         }
     }
 
-    /// Reads either form, in any case.
+    /// Reads either form, in any case. No job is UNKNOWN: a filter of it lists none.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
+            .chain([Self::Unknown])
             .find(|s| s.long().eq_ignore_ascii_case(text) || s.short().eq_ignore_ascii_case(text))
     }
 

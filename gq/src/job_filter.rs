@@ -1,6 +1,6 @@
 //! Which jobs are meant: the filters that `gq` and `gdel` share, as squeue and scancel spell them.
 
-use gcli::Failure;
+use gcli::{Failure, slurm_name};
 use gmodel::JobState;
 use gmodel::suggest::did_you_mean;
 use gwire::api::JobQuery;
@@ -200,6 +200,10 @@ pub(crate) fn states(list: &str) -> Result<String, Failure> {
         }
     }
     match never {
+        // Launchers look for CONFIGURING before a job runs.
+        Some(_) if states.is_empty() && slurm_name::is_one(std::env::args_os().next().as_ref()) => {
+            Ok(JobState::Unknown.long().to_owned())
+        }
         Some(never) if states.is_empty() => Err(Failure::usage(format_args!(
             "no job here is ever {never}. States are {}, or all",
             names().join(", ")

@@ -128,7 +128,7 @@ pub(crate) fn job_state(word: &str) -> Result<JobState, ApiError> {
         let names = JobState::ALL.map(JobState::long);
         let guess = did_you_mean(word, names);
         ApiError::invalid(format!(
-            "{word:?} is no state of a job.{guess} StateSet: {}, or all",
+            "{word:?} is no state of a job.{guess} States: {}, or all",
             list(&names)
         ))
     })

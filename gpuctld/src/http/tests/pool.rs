@@ -44,8 +44,8 @@ struct Links {
 }
 
 impl NodeLinks for Links {
-    fn addresses(&self) -> BTreeMap<NodeId, std::net::IpAddr> {
-        BTreeMap::from([(NodeId(1), std::net::IpAddr::from([10, 0, 0, 7]))])
+    fn addresses(&self) -> std::collections::BTreeMap<NodeId, std::net::IpAddr> {
+        std::collections::BTreeMap::from([(NodeId(1), std::net::IpAddr::from([10, 0, 0, 7]))])
     }
     fn read_log(&self, _: NodeId, run: RunId) -> NodeAnswer<'_, Result<String, String>> {
         Box::pin(async move { Ok(format!("prepared {run}\nstarted {run}")) })
