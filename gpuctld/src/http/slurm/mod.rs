@@ -47,6 +47,7 @@ pub(super) fn routes(site: ApiContext, v1: Router) -> Router {
             any(|at, shared, request| answer(Family::Slurmdb, at, shared, request)),
         )
         .route("/openapi/v3", get(openapi::document))
+        .route("/openapi", get(openapi::document))
         .route("/openapi.json", get(openapi::document))
         .with_state(Slurm { site, v1 })
 }
@@ -205,7 +206,11 @@ async fn of_slurmdb(
         ["accounts"] => record::put_accounts(asked).await,
         ["account", name] if is_removal => record::remove(asked, "accounts", name).await,
         ["account", name] => accounting::accounts(asked, Some(name), query).await,
-        ["associations"] => accounting::associations(asked, query, false).await,
+        ["association" | "associations"] if is_removal => {
+            record::remove_association(asked, query).await
+        }
+        ["associations"] if is_read => accounting::associations(asked, query, false).await,
+        ["associations"] => record::put_associations(asked).await,
         ["association"] => accounting::associations(asked, query, true).await,
         ["users"] => accounting::users(asked, None, query).await,
         ["user", name] => accounting::users(asked, Some(name), query).await,

@@ -10,7 +10,7 @@ use gmodel::{Instant, Timestamp};
 use serde_json::{Value, json};
 
 /// Those that slurmrestd of Slurm 24.05 to 26.05 answers.
-pub(super) const VERSIONS: [&str; 4] = ["v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44"];
+pub(super) const VERSIONS: [&str; 5] = ["v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45"];
 
 const USER_HEADER: &str = "x-slurm-user-name";
 const TOKEN_HEADER: &str = "x-slurm-user-token";

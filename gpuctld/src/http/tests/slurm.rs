@@ -72,7 +72,7 @@ async fn every_route_for_reading_answers_its_records() {
         ("slurmdb", "config", "tres"),
     ];
     for (root, path, key) in cases {
-        for version in ["v0.0.41", "v0.0.44"] {
+        for version in ["v0.0.41", "v0.0.45"] {
             let path = format!("/{root}/{version}/{path}");
             let answer = pool.get(&alice(), &path).await;
             assert!(!answer[key].is_null(), "{path}: {answer}");
@@ -97,6 +97,7 @@ async fn every_route_for_reading_answers_its_records() {
     );
     let paths = &pool.get(&alice(), "/openapi/v3").await["paths"];
     assert!(paths["/slurm/v0.0.44/job/{job_id}"]["delete"].is_object());
+    assert_eq!(pool.get(&alice(), "/openapi").await["paths"], *paths);
 }
 
 #[tokio::test]
@@ -354,6 +355,27 @@ async fn nodes_and_records_are_for_operators_to_change() {
         json!({"accounts": [{"name": "bio", "description": "b", "organization": "bio"}]});
     pool.post(&root(), "/slurmdb/v0.0.43/accounts", accounts)
         .await;
+    let ada = json!({"associations": [{"account": "bio", "user": "ada", "is_default": true, "shares_raw": 7,
+        "max": {"jobs": {"total": {"set": false, "infinite": false, "number": 0}}}}]});
+    let path = "/slurmdb/v0.0.43/associations/";
+    pool.post(&root(), path, ada).await;
+    let rows = pool
+        .get(&root(), &format!("{path}?user=ada&account=bio"))
+        .await;
+    let row = &rows["associations"][0];
+    assert_eq!(
+        (&row["is_default"], &row["shares_raw"]),
+        (&json!(true), &json!(7))
+    );
+    let odd = json!({"associations": [{"account": "bio", "user": "eve", "max": {"jobs": {"total": {"set": true, "number": 3}}}}]});
+    let text = refused(&pool, &root(), "POST", path, odd).await;
+    assert!(text.starts_with("501 2036 \"max\" is not set so"), "{text}");
+    let one = "/slurmdb/v0.0.43/association/?account=bio&user=ada";
+    let (status, done) = pool.ask(&root(), "DELETE", one, Value::Null).await;
+    assert_eq!(
+        (status, &done["removed_associations"]),
+        (StatusCode::OK, &json!(["A=bio U=ada"]))
+    );
     let users = &pool.get(&root(), "/slurmdb/v0.0.43/account/bio").await["accounts"][0];
     assert_eq!(users["description"], json!("b"));
     let (status, _) = pool
