@@ -103,7 +103,9 @@ impl JobCell {
     }
 
     fn switches(&self) -> (u32, u64) {
-        let asked = self.row.switches.as_deref().unwrap_or_default();
+        let Some(asked) = self.row.switches.as_deref() else {
+            return (0, 0);
+        };
         let (count, wait) = asked.split_once('@').unwrap_or((asked, ""));
         let wait = TimeLimit::parse(wait).ok().and_then(TimeLimit::secs);
         (count.parse().unwrap_or(0), wait.unwrap_or(0))
