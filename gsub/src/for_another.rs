@@ -5,13 +5,16 @@
 use crate::choice::Choices;
 use crate::environment;
 use crate::launch_context::Submitter;
-use crate::option_words::{Origin, read};
+use crate::option_words::{GivenOption, Origin, read};
 use crate::script::Work;
 use crate::specification::{ReadParts, build};
 use gcli::Failure;
 use gmodel::Timestamp;
 use gwire::api::SubmitRequest;
 use std::ffi::OsString;
+
+/// Options that take a file of nodes, too.
+const NODES: [&str; 3] = ["exclude", "nodefile", "nodelist"];
 
 /// What a submission is made of beside its options.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +57,12 @@ pub fn request(
         if let Some(word) = rest.words.first() {
             return Err(Failure::usage(format_args!("{word:?} is no option")));
         }
+        // This process may read files that the other may not.
+        let names_file =
+            |given: &&GivenOption| NODES.contains(&given.option.name) && given.text().contains('/');
+        if let Some(given) = options.iter().find(names_file) {
+            return Err(given.fail("a file is not read here. Name the nodes themselves"));
+        }
         let mut choices = Choices::of(options.clone())?;
         notes.extend(choices.unused());
         let part = build(&mut choices, &work, &submitter)?;
@@ -77,6 +86,21 @@ pub fn request(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_file_of_nodes_is_read_for_another_process() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "node1\n").unwrap();
+        let path = file.path().display();
+        for option in ["nodelist", "exclude", "nodefile"] {
+            let refused = request(
+                &[vec![format!("--{option}={path}")]],
+                &RemoteWork::default(),
+            );
+            let text = refused.map(|_| ()).unwrap_err().text;
+            assert!(text.contains("a file is not read here"), "{text}");
+        }
+    }
 
     #[test]
     fn options_of_another_process_become_its_submission() {

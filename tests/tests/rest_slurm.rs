@@ -144,7 +144,11 @@ fn bodies_and_paths_that_are_none_are_refused_with_errors_in_slurms_shape() {
     let submit = "/slurm/v0.0.43/job/submit";
     let large = "x".repeat(9 << 20);
     let deep = format!("{{\"job\": {}", "[".repeat(100_000));
+    // The controller reads no file for a user.
+    let of_file = serde_json::json!({"script": "#!/bin/sh\n", "job": {"current_working_directory": "/", "required_nodes": ["/etc/shadow"]}});
+    let of_file = of_file.to_string();
     for (method, path, body, status) in [
+        ("POST", submit, &of_file[..], 422),
         ("POST", submit, "{\"script\":", 400),
         ("POST", submit, "\u{0}", 400),
         ("POST", submit, &deep, 400),

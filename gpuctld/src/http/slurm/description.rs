@@ -255,16 +255,20 @@ fn flag(value: &Value) -> Result<bool, String> {
 }
 
 fn gpus(text: &str) -> Result<String, String> {
-    let gpus = text
-        .strip_prefix("gres")
-        .map(|rest| &rest[1.min(rest.len())..]);
-    match gpus.unwrap_or(text).strip_prefix("gpu") {
-        None => Err(format!(
+    let bare = text.strip_prefix("gres/").or(text.strip_prefix("gres:"));
+    let count = bare.unwrap_or(text).strip_prefix("gpu").map(|count| {
+        let parted = count.strip_prefix([':', '=']);
+        (count.is_empty(), parted)
+    });
+    match count {
+        Some((true, _)) => Ok("1".to_owned()),
+        Some((_, Some(count))) if count.contains(',') => {
+            Err(format!("{text:?} names several; write one kind of GPUs"))
+        }
+        Some((_, Some(count))) => Ok(count.to_owned()),
+        _ => Err(format!(
             "{text:?}: GPUs alone are counted so. Write gres/gpu:2"
         )),
-        Some("") => Ok("1".to_owned()),
-        Some(count) if !count.contains(',') => Ok(count[1..].to_owned()),
-        Some(_) => Err(format!("{text:?} names several; write one kind of GPUs")),
     }
 }
 
@@ -300,7 +304,8 @@ impl Description {
             "kill_on_node_fail" if flag(value)? => {}
             "kill_on_node_fail" => self.words.push("--no-kill".to_owned()),
             "shared" => match texts(value)?.unwrap_or_default().as_str() {
-                "" | "none" | "exclusive" => self.words.push("--exclusive".to_owned()),
+                "" => {}
+                "none" | "exclusive" => self.words.push("--exclusive".to_owned()),
                 "oversubscribe" | "sharing" => {}
                 who => self.words.push(format!("--exclusive={who}")),
             },
@@ -445,6 +450,14 @@ mod tests {
             (
                 json!({"tres_per_job": "license/x:1"}),
                 "job/tres_per_job: tres_per_job: \"license/x:1\": GPUs alone",
+            ),
+            (
+                json!({"tres_per_job": "gpu\u{e9}"}),
+                "job/tres_per_job: tres_per_job: \"gpu\u{e9}\": GPUs alone",
+            ),
+            (
+                json!({"tres_per_job": "gres\u{e9}gpu:1"}),
+                "job/tres_per_job: tres_per_job:",
             ),
             (json!([]), "job: job is no object"),
         ] {
