@@ -91,7 +91,7 @@ const DECISIONS: [(&str, Decision); 53] = [
         match mode {
             Some(mode) => every_partition(draft, word, "preempt_mode", &quoted(mode)),
             None => {
-                told("a QOS says which others it may preempt; GANG and WITHIN have no meaning here")
+                told("a QOS says which QOS it may preempt; GANG and WITHIN have no meaning here")
             }
         }
     }),
