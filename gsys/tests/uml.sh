@@ -8,13 +8,16 @@ not_run() { echo "NOT RUN: gsys/tests/uml.sh: $1" >&2; exit 0; }
 
 cache="${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml"
 
+# Lists of packages that are older than the archive name a file that it has no more.
+download() { apt-get download user-mode-linux; }
+
 find_kernel() {
     if [ -n "${LINUX_UML:-}" ]; then echo "$LINUX_UML"; return; fi
     command -v linux.uml && return
     if [ ! -x "$cache/usr/bin/linux.uml" ]; then
         command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 0
         mkdir -p "$cache"
-        (cd "$cache" && apt-get download user-mode-linux >/dev/null 2>&1 && dpkg -x user-mode-linux_*.deb . && rm -f ./*.deb) || return 0
+        (cd "$cache" && { download || { apt-get update && download; }; } >/dev/null 2>&1 && dpkg -x user-mode-linux_*.deb . && rm -f ./*.deb) || return 0
     fi
     echo "$cache/usr/bin/linux.uml"
 }
