@@ -189,7 +189,7 @@ fn jobs(path: &Path, report: &mut ImportReport) -> Result<(), Failure> {
         match reader.line(line, &zone) {
             Ok(PastLine::Job(job)) => {
                 over += 1;
-                users.insert(job.who.user);
+                users.insert(job.owner.user);
             }
             Ok(PastLine::Step) => steps += 1,
             Ok(PastLine::Unfinished) => unfinished += 1,

@@ -22,7 +22,7 @@ pub const INSTEAD: [(&str, &str); 20] = [
     ("wckeys", "jobs have tags instead: gsub --tag"),
     (
         "partition",
-        "a partition says itself who may use it: allow_accounts, allow_users and allow_qos in partitions.d",
+        "a partition says itself which jobs it takes: allow_accounts, allow_users and allow_qos in partitions.d",
     ),
     (
         "maxwall",
@@ -86,7 +86,7 @@ pub const INSTEAD: [(&str, &str); 20] = [
     ),
     (
         "usagethreshold",
-        "who is over their share comes later, not never: fair share orders the queue",
+        "an account over its share comes later, not never: fair share orders the queue",
     ),
 ];
 

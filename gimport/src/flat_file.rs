@@ -4,7 +4,7 @@
 
 /// The most bytes of a file: some 100,000 users.
 pub const MOST_BYTES: u64 = 16 << 20;
-/// The account above all others, and the user that administers anyway.
+/// The account on top of the tree, and the user that administers anyway.
 pub const ROOT: &str = "root";
 
 /// What a line is about.

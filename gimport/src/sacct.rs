@@ -23,7 +23,7 @@ const EARLIEST: Timestamp = Timestamp::from_secs(946_684_800);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PastJob {
     pub id: u64,
-    pub who: PastOwner,
+    pub owner: PastOwner,
     pub name: String,
     pub state: JobState,
     pub exit: ExitCode,
@@ -238,7 +238,7 @@ impl SacctRow<'_> {
         let exit = self.text("exitcode").and_then(|text| text.parse().ok());
         Ok(PastJob {
             id,
-            who: self.owner(),
+            owner: self.owner(),
             name: self.owned("jobname"),
             state,
             exit: exit.unwrap_or_default(),
@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(
             (
                 job.id,
-                job.who.account.as_str(),
-                job.who.qos.as_str(),
+                job.owner.account.as_str(),
+                job.owner.qos.as_str(),
                 job.state
             ),
             (9, "vision", "normal", JobState::Cancelled)

@@ -237,7 +237,7 @@ fn accounts_are_a_tree_with_users_shares_and_limits() {
     expect![[r#"
         dump.cfg:5 Physics: GrpTRES=cpu=1000,gres/gpu=64,mem=3T: GPUs, CPUs and nodes are bounded; of memory and other resources there is no bound
         dump.cfg:7 quantum: MaxWall=600: a job's time is bounded by its QOS (modify qos NAME set MaxWall=) and its partition (max_time)
-        dump.cfg:11 ada: Partition=: a partition says itself who may use it: allow_accounts, allow_users and allow_qos in partitions.d
+        dump.cfg:11 ada: Partition=: a partition says itself which jobs it takes: allow_accounts, allow_users and allow_qos in partitions.d
         dump.cfg:2 tux: Fairshare=1: limits of a cluster are those of its accounts and QOS
         dump.cfg:10 bob: Fairshare=parent: users of an account share it by their shares; Fairshare=parent has no counterpart"#]].assert_eq(&said(&site, Fate::Counterpart).join("\n"));
 }

@@ -51,7 +51,7 @@ pub fn run(config: &Config, from: &Path, first_id: Option<u64>) -> anyhow::Resul
                     count.number_taken += 1;
                     count.tell(
                         number,
-                        &format!("job {} of {} is another job here", job.id, job.who.user),
+                        &format!("job {} of {} is another job here", job.id, job.owner.user),
                     );
                 }
             },

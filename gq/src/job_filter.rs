@@ -183,7 +183,7 @@ pub(crate) fn states(list: &str) -> Result<String, Failure> {
             return Ok("all".to_owned());
         }
         match (
-            JobState::parse(word),
+            JobState::parse(word).filter(|state| *state != JobState::Unknown),
             NEVER.iter().find(|(short, long)| {
                 short.eq_ignore_ascii_case(word) || long.eq_ignore_ascii_case(word)
             }),

@@ -149,7 +149,7 @@ impl<'c> PastJobs<'c> {
                 Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
             });
         if let Some((user, submitted)) = found.optional()? {
-            let is_same = user == job.who.user && submitted == job.submitted.0;
+            let is_same = user == job.owner.user && submitted == job.submitted.0;
             return Ok(Some(if is_same {
                 Arrival::Known
             } else {
@@ -270,13 +270,13 @@ impl<'c> PastJobs<'c> {
         let Some(started) = job.started else {
             return;
         };
-        let qos = self.config.policy.qos.get(&job.who.qos);
+        let qos = self.config.policy.qos.get(&job.owner.qos);
         let factor = qos.map_or(1000, |qos| qos.usage_factor_milli);
         let fair_share = &self.config.scheduler.fair_share;
         let held = &job.held;
         let rate = Rate::of_amounts(held.cpus, held.mem_bytes, &held.gpus, fair_share, factor);
         let from = started.plus_millis(suspended_ms(job)).min(job.ended);
-        let (account, user) = (&job.who.account, &job.who.user);
+        let (account, user) = (&job.owner.account, &job.owner.user);
         self.usage.charge(
             account,
             user,
@@ -341,7 +341,7 @@ fn suspended_ms(job: &PastJob) -> i64 {
 
 /// What it asked for is taken to be what it held.
 fn spec_of(job: &PastJob) -> Arc<JobSpec> {
-    let (who, held) = (&job.who, &job.held);
+    let (owner, held) = (&job.owner, &job.held);
     let nodes = held.nodes.max(1);
     let gpus = held.gpus.iter().next().filter(|_| held.gpus.len() == 1);
     let gpus = gpus.and_then(|(kind, milli)| {
@@ -354,13 +354,13 @@ fn spec_of(job: &PastJob) -> Arc<JobSpec> {
     });
     let common = CommonSpec {
         user: UserRef {
-            name: who.user.clone(),
-            uid: who.uid,
-            gid: who.gid,
+            name: owner.user.clone(),
+            uid: owner.uid,
+            gid: owner.gid,
         },
-        partition: who.partition.clone(),
-        account: who.account.clone(),
-        qos: who.qos.clone(),
+        partition: owner.partition.clone(),
+        account: owner.account.clone(),
+        qos: owner.qos.clone(),
         request: Request {
             nodes_min: nodes,
             nodes_max: nodes,
@@ -374,7 +374,7 @@ fn spec_of(job: &PastJob) -> Arc<JobSpec> {
         ..CommonSpec::default()
     };
     let around = LaunchContext {
-        work_dir: who.work_dir.clone(),
+        work_dir: owner.work_dir.clone(),
         ..LaunchContext::default()
     };
     Arc::new(JobSpec {

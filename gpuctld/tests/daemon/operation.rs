@@ -78,13 +78,15 @@ fn a_database_of_a_newer_release_is_refused_and_not_changed() {
 }
 
 #[test]
-fn a_partition_that_was_made_is_there_after_a_restart() {
+fn what_was_made_of_partitions_is_there_after_a_restart_and_files_count_after_a_reload() {
     let site = Site::new();
     let controller = site.start();
     let make =
         serde_json::json!({"create": true, "change": {"nodes": "ALL", "max_time_secs": 600}});
     controller.client().post("/v1/partitions/debug", &make);
-    assert_eq!(controller.stop(), 0);
+    let set = serde_json::json!({"change": {"max_time_secs": 900}});
+    controller.client().post("/v1/partitions/main", &set);
+    controller.kill();
     let controller = site.start();
     let one = controller.client().get("/v1/partitions/debug");
     assert_eq!(
@@ -94,6 +96,22 @@ fn a_partition_that_was_made_is_there_after_a_restart() {
         ),
         (&serde_json::json!(600), &true)
     );
+    let main =
+        |key: &str| controller.client().get("/v1/partitions/main")["partitions"][0][key].clone();
+    assert_eq!(
+        (main("max_time_secs"), main("set_keys")),
+        (900.into(), serde_json::json!(["max_time"]))
+    );
+    let said = controller
+        .client()
+        .post("/v1/reload", &serde_json::json!({}));
+    assert!(
+        said["notes"][0]
+            .as_str()
+            .is_some_and(|note| note.contains("counts no more")),
+        "{said}"
+    );
+    assert!(main("max_time_secs").is_null() && main("set_keys").is_null());
     assert_eq!(controller.stop(), 0);
 }
 

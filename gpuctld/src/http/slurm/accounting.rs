@@ -110,7 +110,7 @@ pub(super) async fn associations(
 ) -> Result<Parts, SlurmError> {
     settle(query);
     query.refuse(&["id", "partition", "qos", "default_qos"])?;
-    query.take("cluster");
+    query.take_cluster(&asked.cluster)?;
     let wanted = AssociationFilter {
         users: names(&query.take("user")),
         accounts: names(&query.take("account")),

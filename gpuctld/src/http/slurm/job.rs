@@ -138,15 +138,7 @@ fn run_query(
     id: Option<&str>,
     query: &mut Query,
 ) -> Result<RunQuery, SlurmError> {
-    let clusters = query.take("cluster");
-    let names = || clusters.split(',').filter(|name| !name.is_empty());
-    if names().next().is_some() && !names().any(|name| *name == *asked.cluster) {
-        let text = format!(
-            "cluster={clusters}: this is {}, and it knows of no other",
-            asked.cluster
-        );
-        return Err(SlurmError::unreadable(text).of("cluster"));
-    }
+    query.take_cluster(&asked.cluster)?;
     let steps = query.take("step");
     // Slurm's word for a run that was followed by another.
     let attempts = query.take_flag("show_duplicates")?;

@@ -145,6 +145,24 @@ impl Query {
             .map_err(|why| SlurmError::unreadable(format!("{key}={text:?}: {why}")).of(key))
     }
 
+    /// # Errors
+    /// Clusters are named, and `own` is not among them.
+    pub(super) fn take_cluster(&mut self, own: &str) -> Result<(), SlurmError> {
+        let clusters = self.take("cluster");
+        let mut names = clusters
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .peekable();
+        match names.peek().is_none() || names.any(|name| name == own) {
+            true => Ok(()),
+            false => {
+                let clusters: String = clusters.chars().take(80).collect();
+                let text = format!("cluster={clusters}: this is {own}, and it knows of no other");
+                Err(SlurmError::unreadable(text).of("cluster"))
+            }
+        }
+    }
+
     /// Refuses these, of which a part of an answer would be left out.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub(super) async fn remove_association(
     query: &mut Query,
 ) -> Result<Parts, SlurmError> {
     let (account, user) = (query.take("account"), query.take("user"));
-    query.take("cluster");
+    query.take_cluster(&asked.cluster)?;
     if account.is_empty() || user.is_empty() || account.contains(',') || user.contains(',') {
         let text = "name one account and one user; account/NAME removes an account";
         return Err(SlurmError::unreadable(text).of("query"));

@@ -371,6 +371,9 @@ async fn nodes_and_records_are_for_operators_to_change() {
     let text = refused(&pool, &root(), "POST", path, odd).await;
     assert!(text.starts_with("501 2036 \"max\" is not set so"), "{text}");
     let one = "/slurmdb/v0.0.43/association/?account=bio&user=ada";
+    let of_another = format!("{one}&cluster=another");
+    let text = refused(&pool, &root(), "DELETE", &of_another, Value::Null).await;
+    assert!(text.contains("it knows of no other"), "{text}");
     let (status, done) = pool.ask(&root(), "DELETE", one, Value::Null).await;
     assert_eq!(
         (status, &done["removed_associations"]),

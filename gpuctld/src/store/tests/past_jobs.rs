@@ -7,7 +7,7 @@ use gimport::sacct::{PastJob, PastOwner, PastShare};
 fn past(id: u64, user: &str, hours: i64) -> PastJob {
     PastJob {
         id,
-        who: PastOwner {
+        owner: PastOwner {
             user: user.into(),
             uid: 1000,
             gid: 1000,
