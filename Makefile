@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo clients bench packages packages-test soak test-gpu lint deny man-check ptx-check clean
+.PHONY: help setup build test demo clients bench packages packages-test images soak test-gpu lint deny man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~21 min on 2 cores, first time)'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make packages    deb and rpm into target/packages                        (~10 min on 2 cores, first time)'
 	@echo 'make packages-test  these packages installed, upgraded under a job and removed in fresh Debian roots; root  (~5 min more)'
+	@echo 'make images      OCI images of the controller and of a whole pool to try, by podman, from these packages'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'
 	@echo 'make test-gpu    the GPUs of this machine through a pool of it; root. Touches no MIG, clocks or resets (docs/gpu-runs.md)'
@@ -61,6 +62,10 @@ packages:
 packages-test: packages
 	@tests/setup.sh packages-test
 	@CARGO='$(CARGO)' tests/packages.sh target/release
+
+images: packages
+	@tests/setup.sh images
+	@packaging/images.sh
 
 soak:
 	@tests/setup.sh build

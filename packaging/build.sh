@@ -174,9 +174,10 @@ for tool in dpkg-deb rpmbuild objdump strip; do
 done
 [ -x "$programs/gpuctld" ] || fail "no release build in $programs: cargo build --release"
 mkdir -p "$out"
-rm -f "$out"/gpupool-*.deb "$out"/gpupool-*.rpm
+rm -f "$out"/gpupool-*.{deb,rpm,spdx.json}
 write_made
 packaging/licences.sh >"$work/licences"
+packaging/sbom.sh "$version" >"$out/gpupool-$version.spdx.json"
 for package in controller node client slurm sandbox; do
     make_deb "$package"
     make_rpm "$package"
@@ -184,4 +185,4 @@ done
 for file in "$made"/*/*; do
     [ -e "$work/placed/$(basename "$(dirname "$file")")-$(basename "$file")" ] || fail "packaging/files sends $(basename "$file") to no package"
 done
-(cd "$out" && sha256sum gpupool-*.deb gpupool-*.rpm >SHA256SUMS && cat SHA256SUMS)
+(cd "$out" && sha256sum gpupool-*.deb gpupool-*.rpm gpupool-*.spdx.json >SHA256SUMS && cat SHA256SUMS)

@@ -71,17 +71,18 @@ right "gstepd is left alone, gpud is not"
 say "an upgrade: the same build under a higher version"
 VERSION="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)+next" packaging/build.sh "$programs" "$work/next" >/dev/null
 
-if [ ! -e "$root/complete" ]; then
-    say "a fresh Debian root (60 MB to fetch, a minute)"
+if [ ! -e "$root/complete-2" ]; then
+    say "a fresh Debian root (100 MB to fetch, a minute)"
     rm -rf --one-file-system "$root"
-    mmdebstrap --quiet --variant=minbase --include=procps,rpm,systemd bookworm "$root"
-    touch "$root/complete"
+    mkdir -p "$(dirname "$root")"
+    mmdebstrap --quiet --variant=minbase --include=ansible-core,procps,rpm,systemd bookworm "$root"
+    touch "$root/complete-2"
 fi
 
-# in_fresh_root FORMAT: tests/packages/inside.sh in a root, network and process table of its own; what it writes is in memory.
+# in_fresh_root NAME PROGRAM: one of tests/packages in a root, network and process table of its own; what it writes is in memory.
 in_fresh_root() {
     mkdir "$work/$1"
-    TAG=$tag-$1 FORMAT=$1 unshare --mount --pid --net --uts --fork --kill-child bash -euc '
+    TAG=$tag-$1 FORMAT=$1 PROGRAM=$2 unshare --mount --pid --net --uts --fork --kill-child bash -euc '
         ip link set lo up
         mount -t tmpfs -o size=3g,mode=755 none "$1"
         mkdir "$1"/{upper,work,root}
@@ -91,18 +92,22 @@ in_fresh_root() {
         mount --rbind /sys sys
         mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
         mount -t tmpfs -o mode=755 none run
-        mkdir -p opt/packages opt/next opt/test
+        mkdir -p opt/packages opt/next opt/test opt/ansible
         mount --bind "$3" opt/packages
         mount --bind "$4" opt/next
         mount --bind "$5" opt/test
+        mount --bind "$5/../../packaging/ansible" opt/ansible
         hostname gpu01
-        exec chroot . env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TAG="$TAG" FORMAT="$FORMAT" bash /opt/test/inside.sh
-    ' _ "$work/$1" "$root" "$packages" "$work/next" "$PWD/tests/packages" || fail "life with the $1 packages"
+        exec chroot . env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TAG="$TAG" FORMAT="$FORMAT" bash "/opt/test/$PROGRAM"
+    ' _ "$work/$1" "$root" "$packages" "$work/next" "$PWD/tests/packages" || fail "life with $1"
 }
 
 for format in deb rpm; do
     say "life with the $format packages in a fresh root"
-    in_fresh_root "$format"
+    in_fresh_root "$format" inside.sh
     right "installed, upgraded and removed as $format"
 done
+say "the role of Ansible in a fresh root"
+in_fresh_root ansible ansible.sh
+right "a pool by Ansible, twice"
 say "packages-test: all $checks checks were right"

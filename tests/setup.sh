@@ -1,6 +1,6 @@
 #!/bin/bash
 # What building, testing and the demo need of this machine: looks, installs what Debian or Ubuntu packages it can, says
-# what and why. Usage: tests/setup.sh [build] [test] [demo] [packages] [packages-test]
+# what and why. Usage: tests/setup.sh [build] [test] [demo] [packages] [packages-test] [images]
 set -eu
 
 rust_wanted=1.95
@@ -74,6 +74,10 @@ for_packages() {
     need git git "the time of the last commit is the packages' time"
 }
 
+for_images() {
+    [ -n "${ENGINE:-}" ] || need podman podman "images are made by it; ENGINE=docker takes docker"
+}
+
 for_packages-test() {
     need lintian lintian "it reads packages as Debian's reviewers do"
     need mmdebstrap mmdebstrap "fresh Debian roots are made by it"
@@ -93,8 +97,8 @@ install_missing() {
 
 for what in "$@"; do
     case $what in
-    build | test | demo | packages | packages-test) "for_$what" ;;
-    *) fail "nothing is known about '$what'; say build, test, demo, packages or packages-test" ;;
+    build | test | demo | packages | packages-test | images) "for_$what" ;;
+    *) fail "nothing is known about '$what'; say build, test, demo, packages, packages-test or images" ;;
     esac
 done
 install_missing
