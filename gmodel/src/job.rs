@@ -522,6 +522,8 @@ pub enum JobState {
     NodeFail,
     OutOfMemory,
     Preempted,
+    /// It could not end by its deadline, or its deadline ended its run.
+    Deadline,
     /// Of a run in accounting, never of a job: it was ended, and its job went back to the queue.
     Requeued,
     /// A state this release does not know, from a newer controller.
@@ -530,7 +532,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Pending,
         Self::Running,
         Self::Suspended,
@@ -542,6 +544,7 @@ impl JobState {
         Self::NodeFail,
         Self::OutOfMemory,
         Self::Preempted,
+        Self::Deadline,
         Self::Requeued,
     ];
 
@@ -559,6 +562,7 @@ impl JobState {
             Self::NodeFail => "NODE_FAIL",
             Self::OutOfMemory => "OUT_OF_MEMORY",
             Self::Preempted => "PREEMPTED",
+            Self::Deadline => "DEADLINE",
             Self::Requeued => "REQUEUED",
             Self::Unknown => "UNKNOWN",
         }
@@ -578,6 +582,7 @@ impl JobState {
             Self::NodeFail => "NF",
             Self::OutOfMemory => "OOM",
             Self::Preempted => "PR",
+            Self::Deadline => "DL",
             Self::Requeued => "RQ",
             Self::Unknown => "?",
         }

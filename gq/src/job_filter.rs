@@ -151,10 +151,9 @@ impl JobFilter {
 }
 
 /// States that no job is ever in here, in Slurm's two forms: lists that name them among others are often typed.
-const NEVER: [(&str, &str); 13] = [
+const NEVER: [(&str, &str); 12] = [
     ("BF", "BOOT_FAIL"),
     ("CF", "CONFIGURING"),
-    ("DL", "DEADLINE"),
     ("LF", "LAUNCH_FAILED"),
     ("RD", "RESV_DEL_HOLD"),
     ("RF", "REQUEUE_FED"),
@@ -255,7 +254,7 @@ mod tests {
         assert_eq!(states("pd,RUNNING").unwrap(), "PENDING,RUNNING");
         assert_eq!(states("all").unwrap(), "all");
         assert_eq!(
-            states("bf,F,NODE_FAIL,Deadline").unwrap(),
+            states("bf,F,NODE_FAIL,Stopped").unwrap(),
             "FAILED,NODE_FAIL",
             "what never is adds nothing"
         );

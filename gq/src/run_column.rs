@@ -586,7 +586,7 @@ fn usage_peak(run: &AccountingRow, units: Units) -> String {
 fn is_ended(state: JobState) -> bool {
     matches!(
         state,
-        JobState::Cancelled | JobState::Preempted | JobState::Timeout
+        JobState::Cancelled | JobState::Preempted | JobState::Timeout | JobState::Deadline
     )
 }
 

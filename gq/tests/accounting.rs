@@ -244,9 +244,9 @@ fn mistakes_are_refused() {
     check(
         &["-s", "BROKEN"],
         expect![[r#"
-        stderr: gacct: "BROKEN" is no state of a job. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
-        exit: Some(2)
-    "#]],
+            stderr: gacct: "BROKEN" is no state of a job. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, DEADLINE, REQUEUED, or all
+            exit: Some(2)
+        "#]],
     );
 }
 
@@ -322,11 +322,11 @@ fn jobs_are_chosen_by_nodes_cpus_and_limit_and_options_of_sacct_may_be_short() {
     "#]],
     );
     check(
-        &["-s", "DL"],
+        &["-s", "BF"],
         expect![[r#"
-        stderr: gacct: no job here is ever DEADLINE. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
-        exit: Some(2)
-    "#]],
+            stderr: gacct: no job here is ever BOOT_FAIL. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, DEADLINE, REQUEUED, or all
+            exit: Some(2)
+        "#]],
     );
 }
 

@@ -348,9 +348,9 @@ fn jobs_that_are_not_there_are_errors_where_one_is_named() {
         GQ,
         &["-t", "RUNING"],
         expect![[r#"
-        stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
-        exit: Some(2)
-    "#]],
+            stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, DEADLINE, REQUEUED, or all
+            exit: Some(2)
+        "#]],
     );
     check(
         GQ,

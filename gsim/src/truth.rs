@@ -340,7 +340,7 @@ impl Truth {
         let Some(part) = self.parts.get(&run.job) else {
             return self.judge_by(run, run, outcome);
         };
-        if outcome.state == JobState::Timeout {
+        if at_its_limit(outcome) {
             // Each component's nodes keep its limit, and the first to end has no batch process, maybe.
             return Ok(());
         }
@@ -382,11 +382,13 @@ impl Truth {
                 Some(EndCause::LaunchUser) => return Ok(()),
                 _ => false,
             },
-            JobState::Timeout => cause == Some(EndCause::TimeLimit) || run_is_wide(cause),
+            JobState::Timeout | JobState::Deadline => {
+                cause == Some(EndCause::TimeLimit) || run_is_wide(cause)
+            }
             JobState::OutOfMemory => cause == Some(EndCause::OutOfMemory),
             _ => return Ok(()),
         };
-        if !fits || (outcome.state != JobState::Timeout && outcome.exit != exit) {
+        if !fits || (!at_its_limit(outcome) && outcome.exit != exit) {
             return Err(format!(
                 "{run} is {} with {}, its batch process ended {cause:?} with {exit}",
                 outcome.state, outcome.exit
@@ -394,6 +396,11 @@ impl Truth {
         }
         Ok(())
     }
+}
+
+/// Its own limit, or what its deadline left of that.
+fn at_its_limit(outcome: &Outcome) -> bool {
+    matches!(outcome.state, JobState::Timeout | JobState::Deadline)
 }
 
 /// On several nodes another node's limit may have ended the run.

@@ -135,6 +135,17 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
                 _ => {}
             }
         }
+        if !array
+            .dropped
+            .late
+            .iter()
+            .all(|at| array.cancelled.contains(at))
+        {
+            found.push(format!(
+                "array {} has late tasks that are not over",
+                array.id
+            ));
+        }
         let mut together = array.pending.clone();
         for one in &array.apart {
             let before = together.len();

@@ -3,7 +3,7 @@
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
 use gcore::ctl::state::PastRuns;
-use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
+use gcore::ctl::state::{Array, DroppedTasks, Job, NodeFailure, TaskOf};
 use gcore::ctl::{HeldTasks, OpenDependency, RecentSpecs};
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::checkpoint::CheckpointMark;
@@ -350,8 +350,8 @@ pub struct ArrayDocument {
     limit_secs: Option<u32>,
     #[serde(default)]
     nice: i32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cancelled_by: Option<String>,
+    #[serde(flatten)]
+    dropped: DroppedTasks,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -381,7 +381,7 @@ impl ArrayDocument {
             holds,
             limit_secs,
             nice,
-            cancelled_by,
+            dropped,
             ended,
             client_key,
             waits,
@@ -404,7 +404,7 @@ impl ArrayDocument {
             holds,
             limit_secs,
             nice,
-            cancelled_by,
+            dropped,
             ended,
             client_key,
             waits,
@@ -428,7 +428,7 @@ impl ArrayDocument {
             holds,
             limit_secs,
             nice,
-            cancelled_by,
+            dropped,
             ended,
             client_key,
             waits,
@@ -451,7 +451,7 @@ impl ArrayDocument {
             holds,
             limit_secs,
             nice,
-            cancelled_by,
+            dropped,
             ended,
             client_key,
             waits,

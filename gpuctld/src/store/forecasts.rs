@@ -146,7 +146,7 @@ impl ForecastStore {
                 SELECT r.account, r.user, r.partition, json_extract(j.doc, '$.limit_secs') AS limit_secs, r.start_ms, r.end_ms
                 FROM runs r JOIN jobs j ON j.id = r.job
                 WHERE r.end_ms IS NOT NULL AND r.start_ms IS NOT NULL
-                  AND r.state IN ('COMPLETED', 'FAILED', 'TIMEOUT', 'CANCELLED', 'OUT_OF_MEMORY')
+                  AND r.state IN ('COMPLETED', 'FAILED', 'TIMEOUT', 'DEADLINE', 'CANCELLED', 'OUT_OF_MEMORY')
                 ORDER BY r.end_ms DESC LIMIT ?1)
             ORDER BY end_ms";
         let mut lengths = RunLengths::default();

@@ -5,7 +5,9 @@ use crate::ctl::apply::index::{index_array, index_begin, index_deadline, index_j
 use crate::ctl::apply::records::{array_mut, job_mut, lift, raise_generations, run_mut};
 use crate::ctl::event::JobChange;
 use crate::ctl::job::dependency::readiness;
-use crate::ctl::state::{Array, ClientKey, EntryId, Job, OpenDependency, State, TaskOf};
+use crate::ctl::state::{
+    Array, ClientKey, DroppedTasks, EntryId, Job, OpenDependency, State, TaskOf, put_in,
+};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
@@ -47,7 +49,7 @@ pub(crate) fn submitted(
             holds,
             limit_secs,
             nice: spec.nice,
-            cancelled_by: None,
+            dropped: DroppedTasks::default(),
             ended: None,
             client_key,
             waits: None,
@@ -279,14 +281,22 @@ pub(crate) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     index_deadline(state, id, &spec, limit_secs);
 }
 
-pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
+/// `end`: CANCELLED, or DEADLINE.
+pub(crate) fn cancelled(
+    state: &mut State,
+    id: JobId,
+    end: JobState,
+    by: &str,
+    text: &str,
+    at: Timestamp,
+) {
     let job = job_mut(state, id);
     assert_eq!(
         job.state,
         JobState::Pending,
         "job {id} is cancelled as pending"
     );
-    job.state = JobState::Cancelled;
+    job.state = end;
     job.past.ended = Some(at);
     job.set_reason(Reason::default());
     job.past.cancelled_by = Some(by.to_owned());
@@ -308,15 +318,21 @@ pub(crate) fn tasks_cancelled(
     id: JobId,
     positions: &RangeSet,
     by: &str,
+    reason: ReasonCode,
     at: Timestamp,
 ) {
     let array = array_mut(state, id);
     array.no_longer_apart(positions);
+    if reason == ReasonCode::DeadLine {
+        put_in(&mut array.dropped.late, positions);
+    }
     for (first, last) in positions.runs() {
         array.pending.remove_range(first, last);
         array.cancelled.insert_range(first, last);
     }
-    array.cancelled_by = Some(by.to_owned());
+    if reason != ReasonCode::DeadLine {
+        array.dropped.cancelled_by = Some(by.to_owned());
+    }
     close_array(array, at);
     let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
     state.index.tally.remove(&spec, positions.len());

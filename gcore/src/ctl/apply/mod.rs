@@ -27,7 +27,7 @@ use crate::ctl::apply::records::{
 use crate::ctl::event::Event;
 use crate::ctl::reservation::window::{Reservations, asked, drawing};
 use crate::ctl::state::{AdoptionWindow, EntryId, NodePull, Run, State};
-use gmodel::{JobId, JobState, RunId};
+use gmodel::{JobId, JobState, ReasonCode, RunId};
 use std::sync::Arc;
 
 /// Makes an event true.
@@ -72,15 +72,20 @@ pub fn apply(state: &mut State, event: &Event) {
             reason,
             at,
         } => {
-            jobs::cancelled(state, *job, by, text, *at);
+            let end = match reason {
+                ReasonCode::DeadLine => JobState::Deadline,
+                _ => JobState::Cancelled,
+            };
+            jobs::cancelled(state, *job, end, by, text, *at);
             job_mut(state, *job).reason = (*reason).into();
         }
         Event::TasksCancelled {
             array,
             positions,
             by,
+            reason,
             at,
-        } => jobs::tasks_cancelled(state, *array, positions, by, *at),
+        } => jobs::tasks_cancelled(state, *array, positions, by, *reason, *at),
         Event::WaitsChanged { entry, waits, at } => {
             jobs::waits_changed(state, *entry, waits.clone(), *at)
         }

@@ -4,7 +4,7 @@ use crate::ctl::apply::index::{index_begin, index_deadline};
 use crate::ctl::apply::jobs::{close_array, reason_of, respecify};
 use crate::ctl::apply::records::{array_mut, job_mut, run_mut};
 use crate::ctl::event::Event;
-use crate::ctl::state::State;
+use crate::ctl::state::{State, take_out};
 use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobState, Timestamp};
 
@@ -80,6 +80,7 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
     if array.pending.is_empty() {
         array.eligible = at;
     }
+    take_out(&mut array.dropped.late, positions);
     for (first, last) in positions.runs() {
         array.cancelled.remove_range(first, last);
         array.pending.insert_range(first, last);

@@ -128,6 +128,9 @@ pub enum Event {
         array: JobId,
         positions: RangeSet,
         by: String,
+        /// As of `JobCancelled`; none in events of earlier releases.
+        #[serde(default, skip_serializing_if = "is_none")]
+        reason: ReasonCode,
         at: Timestamp,
     },
     /// From the last plan; not stored.

@@ -38,7 +38,7 @@ pub(crate) fn handle(
         }
     });
     for (array, positions) in untouched {
-        cancel_tasks(tx, array, positions, &actor.user);
+        cancel_tasks(tx, array, positions, &actor.user, ReasonCode::None);
     }
     reply
 }
@@ -59,22 +59,22 @@ fn cancel(
             for id in own_tasks(tx.state, array) {
                 cancel_job(tx, actor, id);
             }
-            cancel_untouched(tx, array, &actor.user);
+            cancel_untouched(tx, array, &actor.user, ReasonCode::None);
         }
         TargetRecord::Over => {}
     }
 }
 
 /// Cancels every task of an array without a record of its own.
-pub(crate) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str) {
+pub(crate) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str, reason: ReasonCode) {
     let positions = tx
         .array(array)
         .map_or(RangeSet::new(), |array| array.pending.clone());
-    cancel_tasks(tx, array, positions, by);
+    cancel_tasks(tx, array, positions, by, reason);
 }
 
 /// Cancels the given tasks that have no record of their own.
-fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
+fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str, reason: ReasonCode) {
     let Some(record) = tx.array(array) else {
         return;
     };
@@ -84,6 +84,7 @@ fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
             array,
             positions,
             by: by.to_owned(),
+            reason,
             at: tx.now,
         });
     }
@@ -168,7 +169,7 @@ fn next_number(run: &Run) -> u32 {
     run.signals.last().map_or(1, |signal| signal.number + 1)
 }
 
-/// Cancels a job or array past the last start that meets its deadline.
+/// Ends a pending job or array past the last start that meets its deadline.
 pub(crate) fn drop_late(tx: &mut Tx, id: JobId) {
     let now = tx.now;
     let late = |spec: &JobSpec, limit| last_start(spec, limit).is_some_and(|at| at <= now);
@@ -190,6 +191,6 @@ pub(crate) fn drop_late(tx: &mut Tx, id: JobId) {
         .array(id)
         .is_some_and(|array| late(&array.spec, array.limit_secs))
     {
-        cancel_untouched(tx, id, SYSTEM);
+        cancel_untouched(tx, id, SYSTEM, ReasonCode::DeadLine);
     }
 }

@@ -6,7 +6,7 @@ use crate::ctl::owner::SYSTEM;
 use crate::ctl::run::idle_policy::idle_spells;
 use crate::ctl::run::parts;
 use crate::ctl::run::run_times::{RunTimes, times, unheld_millis};
-use crate::ctl::run::verdict::{EndKind, NodeName, verdict};
+use crate::ctl::run::verdict::{EndKind, NodeName, Verdict, verdict};
 use crate::ctl::state::{DOWNED_MILLIS, Job, MAX_DOWNED, Member, Outcome, Run};
 use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
@@ -81,35 +81,34 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
         EndKind::NodeFailure if may_requeue => (Some(in_line), Some(again)),
         EndKind::Final | EndKind::Preempted | EndKind::NodeFailure => (None, None),
     };
-    let state = match verdict.state {
-        JobState::Cancelled if requeue.is_some() => JobState::Requeued,
-        state => state,
-    };
     let RunTimes {
         started,
         ended,
         held_millis,
     } = times(run, now);
+    let state = match verdict.state {
+        JobState::Cancelled if requeue.is_some() => JobState::Requeued,
+        JobState::Timeout if cut_at_deadline(run, job, now) => JobState::Deadline,
+        state => state,
+    };
     let hold = try_after.and_then(|_| takes_nodes_down(job, run, started, ended, name, now));
-    let gave_way = matches!(verdict.kind, EndKind::AskedBack | EndKind::Preempted)
-        || verdict.state == JobState::Preempted;
-    let lost_gpu_secs = if gave_way {
+    let lost_gpu_secs = if gave_way(&verdict) {
         lost_gpu_secs(run, started, ended)
     } else {
         0
     };
-    let text = with_loss(verdict.text, lost_gpu_secs);
+    let text = match state {
+        JobState::Deadline => deadline_words(job),
+        _ => with_loss(verdict.text, lost_gpu_secs),
+    };
+    let ran_millis = started.map_or(0, |started| ended.since_millis(started));
     Outcome {
         state,
         exit: verdict.exit,
         text,
         started,
         ended,
-        unheld_millis: unheld_millis(
-            &run.allocation,
-            started.map_or(0, |started| ended.since_millis(started)),
-            &held_millis,
-        ),
+        unheld_millis: unheld_millis(&run.allocation, ran_millis, &held_millis),
         held_millis,
         gpu_events: gpu_events(run, name),
         image: image(run),
@@ -120,6 +119,29 @@ fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Time
         lost_gpu_secs,
         idle_spells: Vec::new(),
     }
+}
+
+fn gave_way(verdict: &Verdict) -> bool {
+    matches!(verdict.kind, EndKind::AskedBack | EndKind::Preempted)
+        || verdict.state == JobState::Preempted
+}
+
+/// Whether the limit that a run met was the time to its deadline: the run was given less than its job asked for.
+fn cut_at_deadline(run: &Run, job: &Job, now: Timestamp) -> bool {
+    let is_cut = run
+        .limit_secs
+        .is_some_and(|limit| job.limit_secs.is_none_or(|asked| limit < asked));
+    // A limit is whole seconds, and a run starts a moment after it was given one.
+    is_cut
+        && job
+            .spec
+            .deadline
+            .is_some_and(|deadline| now.plus_secs(1) >= deadline)
+}
+
+fn deadline_words(job: &Job) -> String {
+    let deadline = job.spec.deadline.unwrap_or_default();
+    format!("its deadline {deadline} ended it")
 }
 
 /// Most GPU events that a run keeps.

@@ -37,8 +37,8 @@ pub struct Array {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
     pub nice: i32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancelled_by: Option<String>,
+    #[serde(flatten)]
+    pub dropped: DroppedTasks,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,29 @@ pub struct Array {
     pub apart: Vec<HeldTasks>,
 }
 
+/// Why tasks of `Array::cancelled` are over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DroppedTasks {
+    /// The last who cancelled some of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<String>,
+    /// Those that could not end by their deadline.
+    #[serde(skip_serializing_if = "RangeSet::is_empty")]
+    pub late: RangeSet,
+}
+
 impl Array {
+    /// Those of `cancelled` that somebody cancelled, or whose dependency can not be met.
+    pub fn not_late(&self) -> Cow<'_, RangeSet> {
+        if self.dropped.late.is_empty() {
+            return Cow::Borrowed(&self.cancelled);
+        }
+        let mut left = self.cancelled.clone();
+        take_out(&mut left, &self.dropped.late);
+        Cow::Owned(left)
+    }
+
     /// Another reason, with which a nomination is over.
     pub(crate) fn set_reason(&mut self, reason: Reason) {
         (self.reason, self.nomination) = (reason, None);

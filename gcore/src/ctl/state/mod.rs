@@ -17,7 +17,7 @@ mod run;
 mod stop;
 mod tally;
 
-pub use array::{Array, HeldTasks};
+pub use array::{Array, DroppedTasks, HeldTasks};
 pub(crate) use array::{intersection, put_in, take_out};
 pub(crate) use idle::NodeIdleness;
 pub use idle::{IdleSeen, IdleWarning, RunIdle};

@@ -1,7 +1,7 @@
 //! Dependencies: what a dependant waits for, and what follows when the other job ends, is requeued, cancelled
 //! or forgotten.
 
-use crate::ctl::tests::world::check;
+use crate::ctl::tests::world::{World, check};
 use expect_test::expect;
 
 #[test]
@@ -556,7 +556,7 @@ fn what_was_forgotten_is_asked_of_the_store() {
 }
 
 #[test]
-fn a_deadline_cancels_what_cannot_end_in_time_and_shortens_what_can() {
+fn a_deadline_ends_what_cannot_end_in_time_and_shortens_what_can() {
     check(
         "node n1 h100:1
          submit user=alice gpus=1 time=100 deadline=50
@@ -591,12 +591,84 @@ fn a_deadline_cancels_what_cannot_end_in_time_and_shortens_what_can() {
             2 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
             3 alice PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
             1 alice RUNNING 1-1 on n1[0]
-            2 alice CANCELLED 0:0 (it cannot end by its deadline 1970-01-12T13:49:10Z any more: it needs 1:40) (system)
+            2 alice DEADLINE 0:0 (it cannot end by its deadline 1970-01-12T13:49:10Z any more: it needs 1:40) (system)
             3 alice PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
             1 alice COMPLETED 0:0
-            2 alice CANCELLED 0:0 (it cannot end by its deadline 1970-01-12T13:49:10Z any more: it needs 1:40) (system)
+            2 alice DEADLINE 0:0 (it cannot end by its deadline 1970-01-12T13:49:10Z any more: it needs 1:40) (system)
             3 alice RUNNING 3-1 on n1[0]
             n1 is told: 3-1 Run
+        "#]],
+    );
+}
+
+#[test]
+fn tasks_that_a_deadline_ended_are_not_those_that_were_cancelled_and_did_not_end_well() {
+    let mut world = World::new();
+    let mut play = |lines: &str| {
+        lines.lines().for_each(|line| world.line(line.trim()));
+        let array = world.state.arrays.values().next().expect("the array");
+        format!(
+            "dropped: {}; late: {}; by {:?}\n{}",
+            array.not_late(),
+            array.dropped.late,
+            array.dropped.cancelled_by,
+            std::mem::take(&mut world.out)
+        )
+    };
+    let waiting = "node n1 h100:1
+         submit user=alice gpus=1 time=100
+         submit user=alice gpus=1 time=100 array=0-3 deadline=150
+         submit user=bob gpus=1 time=10 dep=afternotok:2
+         submit user=bob gpus=1 time=10 dep=afterok:2
+         submit user=bob gpus=1 time=10 dep=afterany:2_1
+         cancel 2_0
+         plan";
+    play(waiting);
+    let told = play(
+        "wait 60
+         n1 clean 1-1 0
+         plan
+         show",
+    );
+    expect![[r#"
+        dropped: 0; late: 1-3; by Some("root")
+        1 alice COMPLETED 0:0
+        6 bob RUNNING 6-1 on n1[0]
+        7 bob PENDING DependencyNeverSatisfied: its dependency can never be met: not all tasks of array 2 ended well
+        8 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:50Z
+    "#]].assert_eq(&told);
+    // A requeue takes back both kinds.
+    expect![[r#"
+        dropped: ; late: ; by Some("root")
+    "#]]
+    .assert_eq(&play("requeue 2 user=alice"));
+}
+
+#[test]
+fn a_run_that_its_deadline_cut_short_is_deadline_and_one_at_its_own_limit_is_timeout() {
+    check(
+        "node n1 h100:3
+         submit user=alice gpus=1 time=100 time_min=20 deadline=50
+         submit user=alice gpus=1 time=40 deadline=500
+         submit user=alice gpus=1 time=100 time_min=20 deadline=60
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 running 3-1
+         wait 30
+         n1 clean 3-1 0
+         wait 10
+         n1 timed_out 2-1
+         wait 10
+         n1 timed_out 1-1
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            1 alice DEADLINE 0:0 (its deadline 1970-01-12T13:47:30Z ended it)
+            2 alice TIMEOUT 0:0
+            3 alice COMPLETED 0:0
         "#]],
     );
 }

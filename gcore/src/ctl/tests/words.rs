@@ -563,6 +563,7 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
             .into(),
         ),
         "stopped" => caused(EndCause::Stopped),
+        "timed_out" => caused(EndCause::TimeLimit),
         "stops" => RunPhase::Ended(
             RunEnd {
                 cause: EndCause::Stopped,

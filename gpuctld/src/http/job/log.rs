@@ -20,7 +20,7 @@ use gmodel::idle::{IdleAction, IdleSpell};
 use gmodel::node::{HoldMark, Link};
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopCause};
 use gmodel::signal::signal_name;
-use gmodel::{JobSpec, NodeId, RunClass, RunId};
+use gmodel::{JobSpec, NodeId, ReasonCode, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -251,8 +251,21 @@ impl LogWriter<'_> {
                 self.tasks(positions)
             ),
             Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
-            Event::TasksCancelled { positions, by, .. } => {
-                format!("tasks {} cancelled by {by}", self.tasks(positions))
+            Event::TasksCancelled {
+                positions,
+                by,
+                reason,
+                ..
+            } => {
+                let tasks = self.tasks(positions);
+                match reason {
+                    ReasonCode::DeadLine => {
+                        format!(
+                            "tasks {tasks} dropped: they can not end by their deadline any more"
+                        )
+                    }
+                    _ => format!("tasks {tasks} cancelled by {by}"),
+                }
             }
             Event::RunPlaced {
                 run,

@@ -165,7 +165,8 @@ pub(crate) fn one_row<'a>(state: &'a State, name: &JobName) -> Option<Row<'a>> {
 /// An array's own row: its waiting tasks, else a task that lives, else the first.
 fn first_row_of_array<'a>(state: &'a State, array: &'a gcore::ctl::Array) -> Option<Row<'a>> {
     let waiting = TaskGroup::all(array)
-        .find(|alike| *alike != TaskGroup::Cancelled && !positions(array, *alike).is_empty());
+        .filter(|alike| !matches!(alike, TaskGroup::Cancelled | TaskGroup::Late))
+        .find(|alike| !positions(array, *alike).is_empty());
     if let Some(alike) = waiting {
         return Some(Row::Tasks { array, alike });
     }
@@ -177,10 +178,11 @@ fn first_row_of_array<'a>(state: &'a State, array: &'a gcore::ctl::Array) -> Opt
         .chain(jobs)
         .find(|job| !job.state.is_final());
     live.or(first).map(Row::Job).or_else(|| {
-        (!array.cancelled.is_empty()).then_some(Row::Tasks {
-            array,
-            alike: TaskGroup::Cancelled,
-        })
+        let over = [TaskGroup::Cancelled, TaskGroup::Late];
+        let alike = over
+            .into_iter()
+            .find(|alike| !positions(array, *alike).is_empty())?;
+        Some(Row::Tasks { array, alike })
     })
 }
 

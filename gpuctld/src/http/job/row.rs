@@ -60,6 +60,8 @@ pub(crate) enum TaskGroup {
     /// Held, or not, unlike the rest of the array: its set of that number.
     HeldSet(usize),
     Cancelled,
+    /// Their deadline passed.
+    Late,
 }
 
 impl TaskGroup {
@@ -67,7 +69,7 @@ impl TaskGroup {
     pub(crate) fn all(array: &Array) -> impl Iterator<Item = Self> + use<> {
         std::iter::once(Self::Pending)
             .chain((0..array.apart.len()).map(Self::HeldSet))
-            .chain([Self::Cancelled])
+            .chain([Self::Cancelled, Self::Late])
     }
 }
 
@@ -106,7 +108,8 @@ pub(crate) fn positions(array: &Array, alike: TaskGroup) -> Cow<'_, RangeSet> {
             .map_or(Cow::Owned(RangeSet::new()), |one| {
                 Cow::Borrowed(&one.positions)
             }),
-        TaskGroup::Cancelled => Cow::Borrowed(&array.cancelled),
+        TaskGroup::Cancelled => array.not_late(),
+        TaskGroup::Late => Cow::Borrowed(&array.dropped.late),
     }
 }
 
@@ -220,6 +223,7 @@ impl<'a> Row<'a> {
             Self::Tasks { alike, .. } | Self::Task { alike, .. } => match alike {
                 TaskGroup::Pending | TaskGroup::HeldSet(_) => JobState::Pending,
                 TaskGroup::Cancelled => JobState::Cancelled,
+                TaskGroup::Late => JobState::Deadline,
             },
         }
     }
@@ -274,7 +278,10 @@ impl<'a> Row<'a> {
     /// How it ended, where that is not how it should.
     fn end_reason(&self) -> ReasonCode {
         let Self::Job(job) = self else {
-            return ReasonCode::None;
+            return match self.state() {
+                JobState::Deadline => ReasonCode::DeadLine,
+                _ => ReasonCode::None,
+            };
         };
         match job.state {
             JobState::Failed if job.past.started.is_none() => ReasonCode::JobLaunchFailure,
@@ -283,6 +290,7 @@ impl<'a> Row<'a> {
             JobState::Timeout => ReasonCode::TimeLimit,
             JobState::OutOfMemory => ReasonCode::OutOfMemory,
             JobState::NodeFail => ReasonCode::NodeDown,
+            JobState::Deadline => ReasonCode::DeadLine,
             JobState::Cancelled => job.reason.code,
             _ => ReasonCode::None,
         }

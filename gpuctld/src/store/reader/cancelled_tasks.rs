@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>> {
     let wanted = states(&query.state)?;
     // They never were on a node.
-    if !query.nodelist.is_empty()
-        || !(wanted.is_empty() || wanted.contains(&JobState::Cancelled.long()))
-    {
+    let ends = [JobState::Cancelled, JobState::Deadline]
+        .map(|end| wanted.is_empty() || wanted.contains(&end.long()));
+    if !query.nodelist.is_empty() || ends == [false, false] {
         return Ok(Vec::new());
     }
     let mut rows = if query.job.is_empty() {
@@ -29,6 +29,7 @@ pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<Ru
     } else {
         named(db, query)?
     };
+    rows.retain(|row| ends[usize::from(row.state == JobState::Deadline)]);
     rows.sort_by_key(|row| row.id);
     Ok(rows)
 }
@@ -61,7 +62,7 @@ fn named(db: &Connection, query: &RunQuery) -> ReadResult<Vec<RunRow>> {
     }
     Ok(asked
         .values()
-        .filter_map(|(array, at, positions)| line(query, array, *at, positions))
+        .flat_map(|(array, at, positions)| by_end(query, array, *at, positions))
         .collect())
 }
 
@@ -101,7 +102,7 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>>
     {
         let document: ArrayDocument = read(&bytes(row, 0)?)?;
         let array = document.with_spec(read(&bytes(row, 1)?)?, &mut late);
-        rows.extend(line(
+        rows.extend(by_end(
             query,
             &array,
             Timestamp(row.get(2)?),
@@ -111,8 +112,33 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>>
     Ok(rows)
 }
 
+/// One line for those that were cancelled, one for those that their deadline ended.
+fn by_end(
+    query: &RunQuery,
+    array: &Array,
+    at: Timestamp,
+    positions: &RangeSet,
+) -> impl Iterator<Item = RunRow> + use<> {
+    let (late, cancelled): (Vec<u32>, Vec<u32>) = positions
+        .iter()
+        .partition(|at| array.dropped.late.contains(*at));
+    let ends = [(JobState::Cancelled, cancelled), (JobState::Deadline, late)];
+    ends.map(|(state, positions)| {
+        let positions = positions.into_iter().collect();
+        line(query, array, at, &positions, state)
+    })
+    .into_iter()
+    .flatten()
+}
+
 /// None when the other filters leave it out.
-fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) -> Option<RunRow> {
+fn line(
+    query: &RunQuery,
+    array: &Array,
+    at: Timestamp,
+    positions: &RangeSet,
+    state: JobState,
+) -> Option<RunRow> {
     let first = positions.first()?;
     let spec = &*array.spec;
     let listed =
@@ -136,12 +162,16 @@ fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) ->
         array_id: Some(array.id.0),
         array_index: index,
         array_tasks: index.is_none().then_some(tasks),
-        state: JobState::Cancelled,
+        state,
         exit_code: ExitCode::SUCCESS,
         submit_time: Some(Instant(array.submitted)),
         end_time: Some(Instant(at)),
         time_limit_secs: array.limit_secs,
-        cancelled_by: array.cancelled_by.clone(),
+        cancelled_by: array
+            .dropped
+            .cancelled_by
+            .clone()
+            .filter(|_| state == JobState::Cancelled),
         ..requested(spec)
     })
 }

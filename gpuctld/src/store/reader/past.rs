@@ -56,10 +56,14 @@ fn past(id: JobId, state: JobState, began: Timestamp) -> ForgottenJob {
 fn cancelled(array: &Array, id: JobId) -> Option<ForgottenJob> {
     let position = u32::try_from(id.0.checked_sub(array.id.0)?).ok()?;
     let began = array.ended.unwrap_or(array.submitted);
+    let state = match array.dropped.late.contains(position) {
+        true => JobState::Deadline,
+        false => JobState::Cancelled,
+    };
     array
         .cancelled
         .contains(position)
-        .then(|| past(id, JobState::Cancelled, began))
+        .then(|| past(id, state, began))
 }
 
 /// The array as a whole, and the one task that is asked for.
@@ -83,6 +87,7 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Ve
     let state = match worst {
         Some(state) => state,
         None if array.cancelled.is_empty() => JobState::Completed,
+        None if array.not_late().is_empty() => JobState::Deadline,
         None => JobState::Cancelled,
     };
     let whole = ForgottenJob {

@@ -502,3 +502,60 @@ fn tasks_are_found_with_and_without_a_record_of_their_own() {
     assert!(matches!(shared, StoredJob::Array(array) if array.id == tasks));
     assert_eq!(wait(world.reader().task(tasks, 13)).unwrap(), None);
 }
+
+#[test]
+fn tasks_that_a_deadline_ended_are_a_line_of_accounting_beside_the_cancelled_ones() {
+    let mut world = World::new();
+    let deadline = Some(START.plus_secs(2 * HOUR));
+    let timely = |spec| {
+        changed(spec, |spec| {
+            (spec.deadline, spec.time_limit_secs) = (deadline, Some(60));
+        })
+    };
+    let tasks = world.submit(timely(array("5-9")));
+    let alone = world.submit(timely(spec("h100:1")));
+    let targets = vec![Target::Task {
+        array: tasks,
+        index: 6,
+    }];
+    world.command(Command::Cancel {
+        targets,
+        signal: None,
+    });
+    world.now = world.now.plus_secs(2 * HOUR);
+    world.input(Input::Wake);
+    let of_state = |world: &World, state: &str| {
+        world.runs(RunQuery {
+            state: state.into(),
+            ..all()
+        })
+    };
+    let late = ["1_[5,7-9]#0 DEADLINE", "6#0 DEADLINE"];
+    assert_eq!(of_state(&world, "DL"), late);
+    assert_eq!(of_state(&world, "CA"), ["1_6#0 CANCELLED"]);
+    let mut world = world.reopen();
+    assert_eq!(of_state(&world, "DEADLINE"), late);
+    // Forgotten, they still did not end well.
+    world.now = world.now.plus_secs(HOUR);
+    world.input(Input::Wake);
+    let asked = [
+        (alone, None, JobState::Deadline),
+        (tasks, Some(7), JobState::Deadline),
+        (tasks, Some(6), JobState::Cancelled),
+    ];
+    for (id, index, state) in asked {
+        let name = gmodel::dependency::JobRef { id, index };
+        let past = wait(world.reader().past_jobs(vec![name])).unwrap();
+        assert_eq!(
+            past.last().map(|past| past.state),
+            Some(state),
+            "{id} {index:?}"
+        );
+    }
+    // A row of a release that had no such state is as it was.
+    let db = Connection::open(world.store.path()).unwrap();
+    db.execute_batch("UPDATE jobs SET state = 'CANCELLED', doc = CAST(replace(CAST(doc AS TEXT), '\"DEADLINE\"', '\"CANCELLED\"') AS BLOB)").unwrap();
+    drop(db);
+    let world = world.reopen();
+    assert_eq!(of_state(&world, "CA"), ["1_6#0 CANCELLED", "6#0 CANCELLED"]);
+}

@@ -140,6 +140,7 @@ pub(crate) fn cancel_hopeless(tx: &mut Tx, entry: EntryId) {
                     array: id,
                     positions,
                     by: SYSTEM.into(),
+                    reason: ReasonCode::DependencyNeverSatisfied,
                     at: tx.now,
                 });
             }
