@@ -392,10 +392,6 @@ pub const PARTITION_KEYS: &[Advice] = &[
         &["allocnodes"],
     ),
     instead(
-        "name the users in allow_users, or the group's account in allow_accounts",
-        &["allowgroups"],
-    ),
-    instead(
         "a job names several partitions itself: --partition a,b",
         &["alternate"],
     ),
@@ -404,7 +400,7 @@ pub const PARTITION_KEYS: &[Advice] = &[
         &["gracetime"],
     ),
     instead(
-        "partitions are in each listing; allow_accounts and allow_users say which jobs they take",
+        "partitions are in each listing; allow_accounts, allow_groups and allow_users say which jobs they take",
         &["hidden"],
     ),
     instead(

@@ -520,7 +520,8 @@ fn licences(draft: &mut SiteDraft, word: &ConfWord) -> Verdict {
     let mut names = BTreeSet::new();
     for item in items(&word.value) {
         let (name, count) = item.split_once([':', '*', '=']).unwrap_or((item, "1"));
-        let Ok(count) = count.parse::<u32>() else {
+        let is_name = gmodel::licence::parse(name).is_ok_and(|read| read.contains_key(name));
+        let Some(count) = count.parse::<u32>().ok().filter(|_| is_name) else {
             return Verdict::Wrong(format!("{item:?} is no licence"), "as matlab:20".into());
         };
         draft

@@ -17,9 +17,12 @@ type PartitionKey = (
     fn(&mut SiteDraft, &mut DraftTable, &ConfWord) -> Verdict,
 );
 
-const KEYS: [PartitionKey; 22] = [
+const KEYS: [PartitionKey; 23] = [
     ("allowaccounts", |draft, table, word| {
         names(draft, table, word, "allow_accounts")
+    }),
+    ("allowgroups", |draft, table, word| {
+        groups(draft, table, word)
     }),
     ("allowqos", |draft, table, word| {
         names(draft, table, word, "allow_qos")
@@ -314,6 +317,15 @@ fn names(draft: &mut SiteDraft, table: &mut DraftTable, word: &ConfWord, key: &s
         key,
         quoted_list(all.iter().map(String::as_str)),
     )
+}
+
+/// As written: the name service may tell capitals apart.
+fn groups(draft: &mut SiteDraft, table: &mut DraftTable, word: &ConfWord) -> Verdict {
+    let all = || items(&word.value);
+    if all().any(|name| name.eq_ignore_ascii_case("all")) {
+        return told("as without it");
+    }
+    set(draft, table, word, "allow_groups", quoted_list(all()))
 }
 
 fn job_defaults(draft: &mut SiteDraft, table: &mut DraftTable, word: &ConfWord) -> Verdict {

@@ -121,6 +121,7 @@ fn partitions_nodes_and_settings_become_files_with_the_line_they_come_from() {
 
         [partition.old]
         nodes = "old1"                       # Nodes=old1 (slurm.conf:20)
+        allow_groups = ["staff"]             # AllowGroups=staff (slurm.conf:20)
         max_time = "UNLIMITED"               # MaxTime=UNLIMITED (slurm.conf:20)
         preempt_mode = "requeue"             # PreemptMode=REQUEUE (slurm.conf:9)
         mem_per_cpu = "4000M"                # DefMemPerCPU=4000 (slurm.conf:10)
@@ -175,10 +176,21 @@ fn partitions_nodes_and_settings_become_files_with_the_line_they_come_from() {
     expect![[r#"
         qos.txt part: Flags=DenyOnLimit: no QOS has flags; gadm qos set --help and gpuctld.toml(5) tell its keys
         slurm.conf:3 SlurmctldHost=head2: one controller: jobs run on while it is away. gadm backup copies its database, gpuctld restore brings it back
-        slurm.conf:20 AllowGroups=staff: name the users in allow_users, or the group's account in allow_accounts
         slurm.conf:21 PartitionName=none: it has no nodes and is left out; gadm partition add makes it when there are some
         slurm.conf:15 Weight=10: placement in gpuctld.toml says which node is taken: pack, spread, best-fit, first-fit"#]].assert_eq(&said(&site, Fate::Counterpart).join("\n"));
     expect![[r#"slurm.conf:12 KilWait=3: not a key of Slurm's that this release knows. Did you mean "killwait"?"#]].assert_eq(&said(&site, Fate::Unknown).join("\n"));
+}
+
+#[test]
+fn a_licence_by_no_name_is_a_mistake_at_its_place() {
+    let mistakes = mistakes(&SlurmFiles {
+        conf: text("slurm.conf", "ClusterName=lab\nLicenses=n[1-4]\n"),
+        ..SlurmFiles::default()
+    });
+    assert!(
+        mistakes.len() == 1 && mistakes[0].starts_with("slurm.conf:2"),
+        "{mistakes:?}"
+    );
 }
 
 #[test]

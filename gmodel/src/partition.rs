@@ -71,6 +71,8 @@ record! {
         allow_accounts: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Other));
         /// Empty allows all.
         allow_users: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::User));
+        /// Groups of users, as the controller's host knows them; a user in one of them may submit. Empty allows all.
+        allow_groups: Vec<String> = Vec::new(), Key::new(Kind::Names(NameOf::Other));
         /// CPUs for each GPU of jobs that say nothing.
         cpus_per_gpu: Option<u32> = None, Key::count(1, 65_536);
         /// Memory for each CPU of jobs that say nothing.

@@ -11,6 +11,7 @@ mod gpu_log;
 pub use batch::{Core, CoreParts, now};
 pub use disk::make_room_to_start;
 
+use crate::group_members::PartitionGroups;
 use crate::histogram::Histogram;
 use crate::launch_texts;
 use crate::store::Blob;
@@ -22,7 +23,7 @@ use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -46,6 +47,7 @@ struct CoreShared {
     report_room: Arc<Semaphore>,
     published: PublishedView,
     versions: watch::Sender<u64>,
+    partition_groups: RwLock<Arc<PartitionGroups>>,
     stats: CoreStats,
     reader: Reader,
 }
@@ -183,6 +185,12 @@ impl CoreHandle {
             past,
             asked: Box::new(command),
         })
+    }
+
+    /// Which partitions are for some groups of users, as of the newest commit.
+    pub fn partition_groups(&self) -> Arc<PartitionGroups> {
+        let groups = self.shared.partition_groups.read();
+        groups.expect("no panic while held").clone()
     }
 
     /// Hands in a node's report. Waits for room in the queue, so a flood slows only its own connection.

@@ -9,6 +9,7 @@ mod core_thread;
 mod daemon;
 mod fence_program;
 mod forecaster;
+mod group_members;
 mod hex;
 mod histogram;
 mod http;

@@ -56,6 +56,8 @@ pub(crate) enum NodeColumn {
     JobSize,
     Reservation,
     /// What no partition here narrows and no node tells, with sinfo's letter: its formats are used as they are.
+    /// The groups that a partition is for.
+    Groups,
     Fixed(char),
 }
 
@@ -102,7 +104,7 @@ const COLUMNS: &[NodeColumnEntry] = &[
     (NodeColumn::JobSize,         's', "size",          "JOB_SIZE"),
     (NodeColumn::Fixed('B'),      'B', "maxcpuspernode", "MAX_CPUS_PER_NODE"),
     (NodeColumn::Fixed('d'),      'd', "disk",          "TMP_DISK"),
-    (NodeColumn::Fixed('g'),      'g', "groups",        "GROUPS"),
+    (NodeColumn::Groups,          'g', "groups",        "GROUPS"),
     (NodeColumn::Fixed('h'),      'h', "oversubscribe", "OVERSUBSCRIBE"),
     (NodeColumn::Fixed('r'),      'r', "root",          "ROOT"),
     (NodeColumn::Fixed('S'),      'S', "allocnodes",    "ALLOCNODES"),
@@ -270,6 +272,8 @@ impl NodeColumn {
                 Some(1) => "1".to_owned(),
                 Some(most) => format!("1-{most}"),
             },
+            (Self::Groups, _) if partition.allow_groups.is_empty() => "all".to_owned(),
+            (Self::Groups, _) => partition.allow_groups.join(","),
             (Self::Fixed(letter), _) => fixed(letter).to_owned(),
             (Self::PriorityTier, _) => partition.priority_tier.to_string(),
             (Self::PriorityFactor, _) => partition.priority_factor.to_string(),
@@ -395,7 +399,7 @@ fn fixed(letter: char) -> &'static str {
     match letter {
         'B' => "UNLIMITED",
         'd' => "0",
-        'g' | 'S' => "all",
+        'S' => "all",
         'h' => "NO",
         'r' => "no",
         'k' | 'x' => "(null)",

@@ -72,7 +72,8 @@ fn time(secs: Option<u32>, none: &str) -> String {
 
 fn permissions(partition: &PartitionRow) -> String {
     format!(
-        "AllowGroups=ALL {} AllowUsers={} {}",
+        "AllowGroups={} {} AllowUsers={} {}",
+        all(&partition.allow_groups),
         who(
             "Accounts",
             &partition.allow_accounts,

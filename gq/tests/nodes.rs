@@ -457,11 +457,11 @@ fn a_node_of_two_partitions_is_counted_once_where_nothing_tells_them_apart() {
     "#]],
     );
     check(
-        &["-p", "-h", "-o", "%a %D"],
+        &["-p", "-h", "-o", "%a %D %g"],
         expect![[r#"
-        up 5
-        down 1
-    "#]],
+            up 5 staff,ops
+            down 1 all
+        "#]],
     );
     check(
         &["-h", "-N", "-o", "%N %P"],
@@ -498,7 +498,7 @@ fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
         &["-p", "main", "--full"],
         expect![[r#"
         PartitionName=main
-           AllowGroups=ALL AllowAccounts=ALL AllowUsers=ALL AllowQos=normal,urgent
+           AllowGroups=staff,ops AllowAccounts=ALL AllowUsers=ALL AllowQos=normal,urgent
            AllocNodes=ALL Default=YES QoS=normal Hidden=NO RootOnly=NO
            DefaultTime=NONE MaxTime=1-00:00:00 OverTimeLimit=NONE
            MinNodes=0 MaxNodes=UNLIMITED MaxCPUsPerNode=UNLIMITED

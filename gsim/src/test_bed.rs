@@ -94,6 +94,7 @@ impl TestBed {
             gid: 1000,
             operator: false,
             via: None,
+            groups: Default::default(),
         };
         let command = Command::Submit {
             spec: Box::new(spec),

@@ -401,7 +401,7 @@ impl<'a> TraceRun<'a> {
             self.settings,
             self.cluster,
         ));
-        let actor = actor_of(job);
+        let actor = actor_of(job, &self.state.config);
         match self.give(Input::Command {
             actor,
             command: Command::Submit {
@@ -749,7 +749,8 @@ pub fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp
     state
 }
 
-fn actor_of(job: &TraceJob) -> Actor {
+/// In each group that partitions are for: the job of a trace was let in.
+fn actor_of(job: &TraceJob, config: &ClusterConfig) -> Actor {
     let user = if job.user.is_empty() {
         "user"
     } else {
@@ -766,5 +767,10 @@ fn actor_of(job: &TraceJob) -> Actor {
         gid: 1000,
         operator,
         via: None,
+        groups: config
+            .partitions
+            .iter()
+            .flat_map(|one| one.allow_groups.iter().map(|group| (group.clone(), true)))
+            .collect(),
     }
 }

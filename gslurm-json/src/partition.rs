@@ -46,7 +46,7 @@ pub const PARTITION: &[Field<PartitionCell>] = &[
         said(one.row.allow_accounts.join(","))
     }),
     ("accounts/deny", |one| said(one.row.deny_accounts.join(","))),
-    blank("groups/allowed"),
+    ("groups/allowed", |one| said(one.row.allow_groups.join(","))),
     ("qos/allowed", |one| said(one.row.allow_qos.join(","))),
     ("qos/deny", |one| said(one.row.deny_qos.join(","))),
     ("qos/assigned", |one| maybe(&one.row.default_qos)),

@@ -188,6 +188,8 @@ fn partition_table(
         idle: _,
         detached_secs: _,
         interactive_step: _,
+        // Which groups a user is in is not in a trace; its jobs were let in.
+        allow_groups: _,
     } = partition;
     let mut table = Table::new();
     match nodes {

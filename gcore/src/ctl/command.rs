@@ -17,6 +17,7 @@ use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareRequest};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Something that happened outside.
@@ -74,6 +75,9 @@ pub struct Actor {
     /// The node with the daemon that passed the command on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<NodeId>,
+    /// Groups that partitions are for, and whether the user is in each. Of a group that is not here that is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, bool>,
 }
 
 /// A step's request: which of its job's nodes, and how many tasks.

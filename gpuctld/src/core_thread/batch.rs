@@ -8,16 +8,18 @@ use super::{
     COMMAND_QUEUE, CoreHandle, CoreMessage, CoreShared, CoreStats, PublishedView, QueuedInput,
     REPORT_QUEUE,
 };
+use crate::group_members::PartitionGroups;
 use crate::node_changes::NodeChanges;
 use crate::planner::PlannerWake;
 use crate::store::reader::Reader;
 use crate::store::{Batch, Store, WriteError};
 use crate::trace_file::TraceFile;
 use gcore::ctl::{Event, Input, Refusal, Reply, State, handle, next_deadline};
+use gmodel::config::ClusterConfig;
 use gmodel::{NodeId, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -47,6 +49,8 @@ pub struct Core {
     disk: Disk,
     trace: Option<TraceFile>,
     deadline: NextWake,
+    /// The configuration of which the groups of partitions were told.
+    told_groups_of: Arc<ClusterConfig>,
 }
 
 /// What a new core is made of.
@@ -113,6 +117,7 @@ impl Core {
             report_room: Arc::new(Semaphore::new(REPORT_QUEUE)),
             published: PublishedView::new(view_of(&mut state.clone())),
             versions: watch::Sender::new(0),
+            partition_groups: RwLock::new(Arc::new(PartitionGroups::of(&state.config))),
             stats: CoreStats::default(),
             reader: Reader::new(store.path()),
         });
@@ -124,6 +129,7 @@ impl Core {
             woken: now - WAKE_PAUSE,
         };
         let core = Self {
+            told_groups_of: state.config.clone(),
             state,
             store,
             inputs,
@@ -318,8 +324,23 @@ impl Core {
             }
         }
         stats.disk_free_bytes.store(self.disk.free_bytes(), Relaxed);
+        self.tell_groups();
         self.release(owed);
         Ok(())
+    }
+
+    /// Before the answers: a partition that was just made for some groups is known to be by the next submission.
+    fn tell_groups(&mut self) {
+        if Arc::ptr_eq(&self.told_groups_of, &self.state.config) {
+            return;
+        }
+        self.told_groups_of = self.state.config.clone();
+        let groups = Arc::new(PartitionGroups::of(&self.state.config));
+        *self
+            .shared
+            .partition_groups
+            .write()
+            .expect("no panic while held") = groups;
     }
 
     /// Writes a batch; into the reserve where the disk is full.

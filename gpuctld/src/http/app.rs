@@ -6,6 +6,7 @@ use crate::attendance::Attendance;
 use crate::config::{Config, ConfigError, LiveSettings};
 use crate::core_thread::CoreHandle;
 use crate::forecaster::Forecaster;
+use crate::group_members::GroupMembers;
 use crate::histogram::Histogram;
 use crate::http::error::ApiError;
 use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
@@ -85,6 +86,7 @@ pub struct App {
     pub(crate) hook: HookProcess,
     /// Edits of the policy are read, changed and written one at a time.
     policy_turn: tokio::sync::Mutex<()>,
+    pub(crate) members: GroupMembers,
     /// False once a look showed that there are none, until the policy changes.
     pub(crate) may_have_quotas: AtomicBool,
     forecasts: ForecastPlanner,
@@ -115,6 +117,7 @@ impl App {
             live,
             hook: HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
+            members: GroupMembers::default(),
             may_have_quotas: AtomicBool::new(true),
             forecasts: ForecastPlanner::default(),
             forecaster: Forecaster::default(),

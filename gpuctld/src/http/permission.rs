@@ -14,7 +14,7 @@ use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::partition_list;
 use gmodel::{JobId, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The uid that a kernel gives to users that it cannot map (`nobody`).
@@ -200,6 +200,19 @@ impl Caller {
     }
 }
 
+/// The caller as an actor of whom the core may ask which of some groups it is in.
+pub(crate) async fn with_groups(
+    site: &ApiContext,
+    caller: &Caller,
+    groups: BTreeSet<String>,
+) -> Actor {
+    let groups = site.app.members.of(&caller.actor.user, &groups).await;
+    Actor {
+        groups,
+        ..caller.actor.clone()
+    }
+}
+
 fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
     Actor {
         user: peer.user.clone(),
@@ -207,6 +220,7 @@ fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
         gid: peer.gid,
         operator,
         via,
+        groups: BTreeMap::new(),
     }
 }
 

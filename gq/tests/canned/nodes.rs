@@ -44,7 +44,7 @@ pub fn answer(request: &Request) -> Answer {
             json!({"schema": 1, "partitions": [
                 {"name": "main", "is_default": true, "state": "up", "max_time_secs": 86400, "nodes": ["n1"], "priority_tier": 1, "priority_factor": 7,
                  "preempt_mode": "requeue", "placement": "pack", "headroom": {"gpu": 2}, "per_user": {"running_jobs": 2, "gpus": {"h100": 4}},
-                 "allow_qos": ["normal", "urgent"], "default_qos": "normal"},
+                 "allow_groups":["staff","ops"],"allow_qos": ["normal", "urgent"], "default_qos": "normal"},
                 {"name": "long", "is_default": false, "state": "down", "nodes": [], "priority_tier": 1},
             ]})
             .to_string(),

@@ -312,11 +312,14 @@ fn other_types(snapshot: &Snapshot, job: &PendingJob, partition: usize) -> Vec<E
 fn other_partitions(snapshot: &Snapshot, job: &PendingJob, partition: usize) -> Vec<Edit> {
     let spec = &job.spec;
     let others = snapshot.config.partitions.iter().enumerate();
+    let here = &snapshot.config.partitions[partition];
     others
         .filter(|(at, one)| {
             *at != partition
                 && !gmodel::partition_list::is_among(&spec.partitions, &one.name)
                 && reason::closed_to(spec, one, &snapshot.policy).is_none()
+                // Which groups its user is in is not known here.
+                && (one.allow_groups.is_empty() || one.allow_groups == here.allow_groups)
         })
         .map(|(_, one)| Edit::Partition(one.name.clone()))
         .collect()

@@ -14,9 +14,8 @@ use gwire::client::Client;
 pub(super) const NAMES: [&str; 3] = ["partitionname", "partition", "part"];
 
 /// Words that say how every partition is here, with what they may say.
-const SO_ALREADY: [(&str, &[&str]); 16] = [
+const SO_ALREADY: [(&str, &[&str]); 15] = [
     ("allocnodes", &["", "all"]),
-    ("allowgroups", &["", "all"]),
     ("default", &["no"]),
     ("disablerootjobs", &["no"]),
     ("exclusive", &["no"]),
@@ -34,8 +33,9 @@ const SO_ALREADY: [(&str, &[&str]); 16] = [
 ];
 
 /// Lists, which are named by their beginnings, too.
-const LISTS: [&str; 5] = [
+const LISTS: [&str; 6] = [
     "allowaccounts",
+    "allowgroups",
     "allowqos",
     "allowusers",
     "denyaccounts",
@@ -43,14 +43,10 @@ const LISTS: [&str; 5] = [
 ];
 
 /// What to do instead of the others, by the beginning of the word.
-const INSTEAD: [(&str, &str); 13] = [
+const INSTEAD: [(&str, &str); 12] = [
     (
         "allocnodes",
         "submit_from_jobs of its file says whether jobs may submit",
-    ),
-    (
-        "allowgroups",
-        "AllowUsers and AllowAccounts say for which users it is",
     ),
     (
         "default",
@@ -64,7 +60,7 @@ const INSTEAD: [(&str, &str); 13] = [
     ("gracetime", "jobs say how long they need by --checkpoint"),
     (
         "hidden",
-        "all partitions are shown; AllowAccounts= and AllowUsers= keep jobs out",
+        "all partitions are shown; AllowAccounts=, AllowGroups= and AllowUsers= keep jobs out",
     ),
     (
         "maxmem",
@@ -164,9 +160,7 @@ fn change(word: &str) -> Result<Vec<String>, Failure> {
         "overtimelimit" if lower == "0" => one("over_time", "none"),
         "overtimelimit" => one("over_time", value),
         "maxnodes" if none => one("max_nodes", "none"),
-        "allowaccounts" | "allowqos" | "allowusers" | "denyaccounts" | "denyqos" if none => {
-            one(bare, "")
-        }
+        list if LISTS.contains(&list) && none => one(bare, ""),
         "qos" if lower.is_empty() || none => Ok(Vec::new()),
         _ if SO_ALREADY
             .iter()
@@ -201,12 +195,14 @@ mod tests {
             "nodes=n[1-2] priority_tier=2 priority_factor=2 state=DOWN"
         );
         assert_eq!(
-            read("part=debug Default=NO Hidden=no OverSubscribe=NO AllowGroups=ALL QoS="),
+            read("part=debug Default=NO Hidden=no OverSubscribe=NO QoS="),
             ""
         );
         assert_eq!(
-            read("AllowAccount=ALL DenyQos=low MaxNodes=UNLIMITED DefMemPerCPU=512 DefaultTime=10"),
-            "allowaccounts= denyqos=low max_nodes=none mem_per_cpu=512 default_time=10"
+            read(
+                "AllowAccount=ALL AllowGroups=staff,ops allowgr=ALL DenyQos=low MaxNodes=UNLIMITED DefMemPerCPU=512 DefaultTime=10"
+            ),
+            "allowaccounts= allowgroups=staff,ops allowgroups= denyqos=low max_nodes=none mem_per_cpu=512 default_time=10"
         );
         assert!(read("OverSubscribe=FORCE:4").contains("gpu_sharing"));
         assert!(read("Default=YES").contains("file"));

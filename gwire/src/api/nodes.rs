@@ -185,6 +185,7 @@ pub struct PartitionRow {
     /// Empty allows all.
     pub allow_accounts: Vec<String>,
     pub allow_users: Vec<String>,
+    pub allow_groups: Vec<String>,
     pub allow_qos: Vec<String>,
     /// What may not use it, where the list above is empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]

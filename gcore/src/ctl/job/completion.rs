@@ -46,7 +46,7 @@ pub(crate) fn check_admission(
     spec: &JobSpec,
 ) -> Result<(), Refusal> {
     takes_submissions(partition)?;
-    may_use(state, partition, &actor.user, &spec.account)?;
+    may_use(state, partition, actor, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
         let text = "only operators may use a negative --nice.";
         return Err(Refusal::denied(text));

@@ -1,6 +1,6 @@
 //! Whether a partition takes a job: its state, its users and accounts, its most nodes.
 
-use crate::ctl::command::Refusal;
+use crate::ctl::command::{Actor, Refusal};
 use crate::ctl::state::State;
 use gmodel::RefusalKind;
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
@@ -59,11 +59,11 @@ pub(crate) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
     }
 }
 
-/// Whether the partition is open to a user and an account.
+/// Whether the partition is open to the actor, whose job it is, and an account.
 pub(crate) fn may_use(
     state: &State,
     partition: &Partition,
-    user: &str,
+    actor: &Actor,
     account: &str,
 ) -> Result<(), Refusal> {
     let name = &partition.name;
@@ -75,11 +75,41 @@ pub(crate) fn may_use(
         );
         return denied(text, RefusalKind::Account);
     }
+    let user = &actor.user;
     if !partition.is_open_to_user(user) {
         return denied(
             format!("partition {name:?} is not open to {user}."),
             RefusalKind::PartitionAccess,
         );
     }
-    Ok(())
+    is_in_a_group(partition, actor)
+}
+
+/// Groups are asked at submission and when a job's owner moves it, as in Slurm; root's own jobs may go anywhere.
+fn is_in_a_group(partition: &Partition, actor: &Actor) -> Result<(), Refusal> {
+    let groups = &partition.allow_groups;
+    let is_in = |group: &String| actor.groups.get(group).copied();
+    if groups.is_empty() || actor.uid == 0 || groups.iter().any(|one| is_in(one) == Some(true)) {
+        return Ok(());
+    }
+    let (name, user) = (&partition.name, &actor.user);
+    let what = match &groups[..] {
+        [one] => format!("the group {one}"),
+        several => format!("the groups {}", several.join(", ")),
+    };
+    if groups.iter().any(|one| is_in(one).is_none()) {
+        let text = format!(
+            "partition {name:?} is for {what}, and the controller's host does not say now which groups {user} is in. Try again in a moment."
+        );
+        return Err(Refusal::unavailable(text));
+    }
+    let none = if groups.len() == 1 {
+        "not in it"
+    } else {
+        "in none of them"
+    };
+    let text = format!(
+        "partition {name:?} is for {what}, and {user} is {none} on the controller's host. Choose another with -p."
+    );
+    Err(Refusal::denied(text).about(RefusalKind::PartitionAccess))
 }

@@ -104,7 +104,7 @@ fn accepted(
     }
     check_texts(&change)?;
     if !actor.operator {
-        check_as_owner(tx.state, old, target, &partitions, &change)?;
+        check_as_owner(tx.state, actor, old, target, &partitions, &change)?;
     }
     admitted(tx, actor, old, &partitions, change)
 }
@@ -212,6 +212,7 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
 /// Refuses, to an owner: a closed partition, a limit beyond its own or a running job's, a negative nice value.
 fn check_as_owner(
     state: &State,
+    actor: &Actor,
     old: &PreviousRequest,
     target: &Target,
     partitions: &[&Partition],
@@ -222,7 +223,7 @@ fn check_as_owner(
         // A job in several partitions needs one that takes it.
         let mut said = partitions
             .iter()
-            .map(|partition| may_use(state, partition, &old.spec.user.name, account));
+            .map(|partition| may_use(state, partition, actor, account));
         match change.partition.is_some() {
             true => said.collect::<Result<(), Refusal>>()?,
             false => any_of(&mut said)?,

@@ -300,3 +300,46 @@ fn partitions_are_made_beside_those_of_files_whose_keys_are_set_until_their_file
         "#]],
     );
 }
+
+#[test]
+fn a_partition_for_groups_takes_their_users_and_root_at_submission_and_when_a_job_is_moved() {
+    check(
+        "node n1 h100:4
+         partition main default
+         partition lab groups=staff
+         partition both groups=staff,course
+         submit user=alice gpus=1 time=60 partition=lab
+         submit user=bob gpus=1 time=60 partition=lab
+         submit user=bob gpus=1 time=60 partition=both
+         submit user=root gpus=1 time=60 partition=lab
+         submit user=carol gpus=1 time=60 partition=lab
+         submit user=bob gpus=1 time=60 partition=main,lab
+         submit user=bob gpus=1 time=60
+         submit user=carol gpus=1 time=60
+         update 4 user=bob partition=lab
+         update 4 user=bob partition=both
+         update 4 user=bob time=30
+         update 5 user=carol partition=both
+         update 4 user=root partition=lab
+         plan
+         show",
+        expect![[r#"
+            job 1
+            refused: partition "lab" is for the group staff, and bob is not in it on the controller's host. Choose another with -p.
+            job 2
+            refused: jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)
+            refused: partition "lab" is for the group staff, and the controller's host does not say now which groups carol is in. Try again in a moment.
+            job 3
+              note: the job does not wait in partition lab: partition "lab" is for the group staff, and bob is not in it on the controller's host. Choose another with -p.
+            job 4
+            job 5
+            refused: partition "lab" is for the group staff, and bob is not in it on the controller's host. Choose another with -p.
+            refused: partition "both" is for the groups staff, course, and the controller's host does not say now which groups carol is in. Try again in a moment.
+            1 alice RUNNING 1-1 on n1[0]
+            2 bob RUNNING 2-1 on n1[1]
+            3 bob RUNNING 3-1 on n1[2]
+            4 bob RUNNING 4-1 on n1[3]
+            5 carol PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 60 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:10Z
+        "#]],
+    );
+}

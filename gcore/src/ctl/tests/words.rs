@@ -230,6 +230,7 @@ pub(super) fn policy_change(words: &Words, config: &ClusterConfig, now: Timestam
     }
 }
 
+/// Alice is in `staff`, bob in `course`; of the others nothing is known.
 pub(super) fn actor(name: &str) -> Actor {
     let uid = match name {
         "root" => 0,
@@ -243,6 +244,11 @@ pub(super) fn actor(name: &str) -> Actor {
         gid: uid,
         operator: uid == 0,
         via: None,
+        groups: match name {
+            "alice" => [("staff".into(), true), ("course".into(), false)].into(),
+            "bob" => [("staff".into(), false), ("course".into(), true)].into(),
+            _ => Default::default(),
+        },
     }
 }
 
@@ -325,6 +331,7 @@ fn partition(words: &Words) -> Partition {
         allow_users: words.get("users").map_or(Vec::new(), |list| {
             list.split(',').map(str::to_owned).collect()
         }),
+        allow_groups: names(words.get("groups")),
         requeue: words.get("requeue") != Some("no"),
         priority_tier: words.parse("tier").unwrap_or(1),
         headroom: words.get("headroom").map(amounts),

@@ -6,7 +6,7 @@ use crate::http::app::ApiContext;
 use crate::http::error::{ApiError, refusal_code};
 use crate::http::job::filter::words_of_ids;
 use crate::http::job::name::{each_task, job_name, job_names, target_text, targets as targets_of};
-use crate::http::permission::Caller;
+use crate::http::permission::{Caller, with_groups};
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -14,6 +14,7 @@ use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
 use gmodel::JobId;
 use gmodel::job_key::all_keys;
 use gwire::api::{ChangeReply, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
+use std::collections::BTreeSet;
 
 /// Tasks that one request may change one by one; those before one that is refused are changed.
 const MAX_UPDATED: usize = 1000;
@@ -105,10 +106,18 @@ pub(crate) async fn update(
     }
     confine(&site, &caller, &targets).await?;
     let change = job_change(&request)?;
+    let known = site.core.partition_groups();
+    let groups = match (&change.partition, &change.account) {
+        (Some(list), _) => known.of_partitions(list),
+        // Its partitions stay, whichever they are.
+        (None, Some(_)) => known.all(),
+        (None, None) => BTreeSet::new(),
+    };
+    let actor = with_groups(&site, &caller, groups).await;
     for target in targets {
         site.core
             .command(
-                caller.actor.clone(),
+                actor.clone(),
                 Command::Update {
                     target,
                     change: change.clone(),

@@ -11,8 +11,8 @@ use crate::http::forecast::why::{blocker_rows, change_row, interval_text, names}
 use crate::http::job::alternatives;
 use crate::http::job::control::odd;
 use crate::http::job::row::{Row, View};
-use crate::http::job::submit::{check, may_ask};
-use crate::http::permission::Caller;
+use crate::http::job::submit::{asked_groups, check, may_ask};
+use crate::http::permission::{Caller, with_groups};
 use crate::http::policy::borrow::borrow_note;
 use crate::launch_texts;
 use axum::Json;
@@ -48,7 +48,10 @@ pub(crate) async fn dry_run(
         .hook
         .ask(&site.app.config(), &caller.actor, request)
         .await?;
-    let mut answer = dry_run_of(&site, &caller.actor, request.spec, request.others).await?;
+    let specs = std::iter::once(&request.spec).chain(&request.others);
+    let groups = asked_groups(&site, specs.map(|spec| &*spec.partition));
+    let actor = with_groups(&site, &caller, groups).await;
+    let mut answer = dry_run_of(&site, &actor, request.spec, request.others).await?;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
 }

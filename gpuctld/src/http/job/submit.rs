@@ -6,7 +6,7 @@
 use crate::core_thread::Submission;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
-use crate::http::permission::Caller;
+use crate::http::permission::{Caller, with_groups};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::JsonRejection;
@@ -21,6 +21,7 @@ use gwire::api::{
 };
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,7 +47,10 @@ pub(crate) async fn submit(
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
     let is_allocation = submission.spec.allocation;
-    match site.core.submit(caller.actor, submission).await? {
+    let specs = std::iter::once(&submission.spec).chain(&submission.others);
+    let groups = asked_groups(&site, specs.map(|spec| &*spec.partition));
+    let actor = with_groups(&site, &caller, groups).await;
+    match site.core.submit(actor, submission).await? {
         Reply::Submitted {
             id,
             notes: of_core,
@@ -73,6 +77,17 @@ pub(crate) async fn submit(
         }
         other => Err(crate::http::job::control::odd(&other)),
     }
+}
+
+/// The groups that the partitions of a submission are for.
+pub(crate) fn asked_groups<'a>(
+    site: &ApiContext,
+    partitions: impl Iterator<Item = &'a str>,
+) -> BTreeSet<String> {
+    let known = site.core.partition_groups();
+    partitions
+        .flat_map(|list| known.of_partitions(list))
+        .collect()
 }
 
 /// Options for operators only. The site's hook may set them for any user.

@@ -157,6 +157,7 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         per_account: partition.per_account.clone(),
         allow_accounts: partition.allow_accounts.clone(),
         allow_users: partition.allow_users.clone(),
+        allow_groups: partition.allow_groups.clone(),
         allow_qos: partition.allow_qos.clone(),
         deny_accounts: partition.deny_accounts.clone(),
         deny_qos: partition.deny_qos.clone(),

@@ -3,6 +3,7 @@
 //! Lists are the affair of `http/node/list.rs`.
 
 use crate::config::RecordKind;
+use crate::group_members;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::existence::exists;
@@ -54,6 +55,15 @@ pub(crate) async fn edit_partition(
     check_presence("partition", &name, edit.create, names(&state))?;
     let partition = record::partition(&name, old, &edit)?;
     check::partition(&state, &partition)?;
+    let added = partition
+        .allow_groups
+        .iter()
+        .filter(|group| old.is_none_or(|old| !old.allow_groups.contains(group)));
+    let unknown = group_members::unknown(added.cloned().collect()).await;
+    let notes = unknown.into_iter().map(|group| {
+        format!("group {group}: this host does not know such a name, so it lets nobody in")
+    });
+    let notes = notes.collect();
     let made = MadePartition {
         partition,
         file: state.config.file_partition(&name).cloned().map(Box::new),
@@ -75,7 +85,7 @@ pub(crate) async fn edit_partition(
             notes: Vec::new(),
         }));
     }
-    send_noting(&site, caller, change, Vec::new()).await
+    send_noting(&site, caller, change, notes).await
 }
 
 pub(crate) async fn remove_partition(

@@ -90,10 +90,10 @@ async fn keys_of_a_files_partition_are_set_and_are_its_files_again_when_they_are
         &pool,
         path,
         set(json!({"prolog": "/bin/evil"})),
-        expect![[r#"400 invalid: "prolog" cannot be set. Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]],
+        expect![[r#"400 invalid: "prolog" cannot be set. Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, allow_groups, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]],
     )
     .await;
-    refuses(&pool, path, set(json!({"default": false})), expect![[r#"400 invalid: "default" cannot be set. Did you mean "default_time_secs"? Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]]).await;
+    refuses(&pool, path, set(json!({"default": false})), expect![[r#"400 invalid: "default" cannot be set. Did you mean "default_time_secs"? Keys: state, max_time_secs, default_time_secs, over_time_secs, max_nodes, priority_tier, allow_accounts, allow_users, allow_groups, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, detached_secs, priority_factor, preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, deny_accounts, deny_qos, default_qos, nodes, features"#]]).await;
     refuses(
         &pool,
         path,
@@ -144,4 +144,47 @@ async fn keys_of_a_files_partition_are_set_and_are_its_files_again_when_they_are
         .refused(&alice(), "POST", path, set(json!({"state": "down"})))
         .await;
     assert!(text.contains("editing partitions is for root"), "{text}");
+}
+
+/// The users and groups `root` and `daemon` are those of the host that runs this.
+#[tokio::test]
+async fn a_partition_for_groups_takes_users_whom_this_host_knows_to_be_in_one() {
+    let pool = pool().await;
+    let make = json!({"create": true, "change": {"nodes": "n1", "allow_groups": ["daemon", "no-such-group"]}});
+    let made = pool.post(&root(), "/v1/partitions/ours", make).await;
+    assert_eq!(
+        made["notes"],
+        json!(["group no-such-group: this host does not know such a name, so it lets nobody in"])
+    );
+    let list = pool.get(&alice(), "/v1/partitions").await;
+    assert_eq!(
+        list["partitions"][1]["allow_groups"],
+        json!(["daemon", "no-such-group"])
+    );
+    let job = |partition: &str| json!({"spec": {"partition": partition, "launch": {"argv": ["true"], "work_dir": "/tmp"}}});
+    let daemon = super::pool::local(1, "daemon");
+    let id = pool.post(&daemon, "/v1/jobs", job("ours")).await["id"].clone();
+    assert!(id.is_u64(), "{id}");
+    for path in ["/v1/jobs", "/v1/jobs/dry-run"] {
+        let (status, told) = pool.ask(&alice(), "POST", path, job("ours")).await;
+        assert_eq!(status.as_u16(), 403, "{told}");
+        assert_eq!(
+            told["error"],
+            "partition \"ours\" is for the groups daemon, no-such-group, and alice is in none of them on the controller's host. Choose another with -p."
+        );
+    }
+    let id = pool.post(&alice(), "/v1/jobs", job("main")).await["id"].clone();
+    let moved = |to: &str| json!({"job": id.to_string(), "change": {"partition": to}});
+    let (status, _) = pool
+        .ask(&alice(), "POST", "/v1/jobs/update", moved("ours"))
+        .await;
+    assert_eq!(status.as_u16(), 403);
+    // From the answer on the change counts.
+    let open = json!({"change": {"allow_groups": []}});
+    pool.post(&root(), "/v1/partitions/ours", open).await;
+    pool.post(&alice(), "/v1/jobs/update", moved("ours")).await;
+    let narrow = json!({"change": {"allow_groups": ["root"]}});
+    pool.post(&root(), "/v1/partitions/ours", narrow).await;
+    let (status, _) = pool.ask(&daemon, "POST", "/v1/jobs", job("ours")).await;
+    assert_eq!(status.as_u16(), 403);
 }
