@@ -20,6 +20,7 @@ Examples:
   gadm idle report --warn-after 30:00 --act-after 1:00:00
   gadm job hold 17 98_5
   gadm token node --role compute
+  gadm token user ada --scope read,submit --expires 30d --gpu-hours 200
   gadm account add vision parent=research shares=10 guaranteed=h100:16,gpu:32 limit=64
   gadm user add ada account=vision default=yes
   gadm quota list
@@ -58,7 +59,7 @@ enum AdminCommand {
     /// Jobs: update, hold, release, requeue
     #[command(subcommand)]
     Job(job::JobAct),
-    /// Tokens with which machines join
+    /// Tokens with which machines join, and those of users: list, revoke
     #[command(subcommand)]
     Token(token::TokenAct),
     /// Accounts that jobs are charged to: add, set, del, list, show

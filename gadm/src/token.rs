@@ -1,7 +1,8 @@
-//! `gadm token`: one-time secrets with which machines join the pool.
+//! `gadm token`: one-time secrets with which machines join the pool, and the tokens of users.
 
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
+use gcli::user_token::{self, NewToken, TokenListing, TokenOwner, TokenRevocation};
 use gcli::{Failure, Outcome};
 use gmodel::duration::TimeLimit;
 use gmodel::node::Role;
@@ -30,6 +31,18 @@ pub(crate) enum TokenAct {
         #[arg(long)]
         json: bool,
     },
+    /// For a user, who asks the controller over the network with it; gq token new makes one's own
+    User {
+        /// The user's name
+        #[arg(value_name = "USER")]
+        user: String,
+        #[command(flatten)]
+        token: NewToken,
+    },
+    /// List the tokens of all users
+    List(TokenListing),
+    /// Take a user's token back
+    Revoke(TokenRevocation),
 }
 
 fn role(text: &str) -> Result<Role, String> {
@@ -49,28 +62,36 @@ fn ttl_secs(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn run(client: &mut Client, act: TokenAct) -> Outcome {
-    let TokenAct::Node {
-        role,
-        name,
-        admin,
-        ttl,
-        json,
-    } = act;
-    if admin && role != Role::Login {
+    match act {
+        TokenAct::Node {
+            role,
+            name,
+            admin,
+            ttl,
+            json,
+        } => {
+            let asked = TokenRequest {
+                role,
+                name,
+                ttl_secs: ttl,
+                admin,
+            };
+            invite(client, &asked, json)
+        }
+        TokenAct::User { user, token } => user_token::make(client, "gadm", Some(user), token),
+        TokenAct::List(listing) => user_token::list(client, TokenOwner::Everyone, &listing),
+        TokenAct::Revoke(revocation) => user_token::revoke(client, &revocation),
+    }
+}
+
+fn invite(client: &mut Client, asked: &TokenRequest, json: bool) -> Outcome {
+    if asked.admin && asked.role != Role::Login {
         return Err(Failure::usage(
             "--admin is for login nodes: add --role login",
         ));
     }
     // Asked twice it would be two tokens.
-    let reply: TokenReply = client.post(
-        "/v1/tokens",
-        &TokenRequest {
-            role,
-            name,
-            ttl_secs: ttl,
-            admin,
-        },
-    )?;
+    let reply: TokenReply = client.post("/v1/tokens", asked)?;
     let mut out = stdout()?;
     if json {
         serde_json::to_writer(&mut out, &reply).map_err(Failure::new)?;

@@ -20,6 +20,7 @@ pub mod slurm_name;
 pub mod slurm_words;
 pub mod ssh_keys;
 pub mod table;
+pub mod user_token;
 
 pub use client_config::connect;
 pub use cluster_choice::ClusterChoice;

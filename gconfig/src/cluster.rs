@@ -12,7 +12,7 @@ use gmodel::job_output::{JobOutput, MAX_BYTES, OutputPlace};
 use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 48] = [
+pub const KEYS: [&str; 50] = [
     "cluster",
     "state_dir",
     "socket",
@@ -42,11 +42,13 @@ pub const KEYS: [&str; 48] = [
     "prepare_timeout_secs",
     "kill_grace_secs",
     "min_job_age_secs",
+    "max_token_days",
     "kill_invalid_depend",
     "time_zone",
     "max_array_tasks",
     "max_pending_jobs",
     "submit_hook",
+    "https",
     "mig",
     "mig_recut_secs",
     "diagnostics",
@@ -90,6 +92,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
     let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
     ClusterConfig {
+        max_token_days: secs("max_token_days", 1..=3650, default.max_token_days),
         name: name(section, "cluster", errors).unwrap_or(default.name),
         partitions: Vec::new(),
         default_account: name(section, "default_account", errors)

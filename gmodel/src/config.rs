@@ -59,6 +59,8 @@ pub struct ClusterConfig {
     pub operators: Vec<String>,
     /// Finished jobs stay in memory this long (of more than 10,000 the oldest for 60 s), for `gq` without the database and to be requeued.
     pub min_job_age_secs: u32,
+    /// Longest time for which a user's token is made, days.
+    pub max_token_days: u32,
     /// What of others' jobs listings show.
     pub privacy: Privacy,
     /// Order, backfill, placement, weights, licences, prices, topology.
@@ -99,6 +101,7 @@ impl Default for ClusterConfig {
             time_zone: Arc::default(),
             operators: Vec::new(),
             min_job_age_secs: 300,
+            max_token_days: 365,
             privacy: Privacy::Open,
             scheduler: SchedulerConfig::default(),
             mig: Vec::new(),

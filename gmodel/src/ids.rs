@@ -55,6 +55,45 @@ pub struct NodeLife {
     pub spool: String,
 }
 
+/// Names a token without proving anything. Written as eight hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenId(pub u32);
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// A text that is no id of a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no id of a token, which has eight hexadecimal digits, as 1f00a2b3")]
+pub struct BadTokenId(pub String);
+
+impl FromStr for TokenId {
+    type Err = BadTokenId;
+    fn from_str(text: &str) -> Result<Self, BadTokenId> {
+        let digits = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits
+            .then(|| u32::from_str_radix(text, 16).ok().map(Self))
+            .flatten()
+            .ok_or_else(|| BadTokenId(text.chars().take(40).collect()))
+    }
+}
+
+impl Serialize for TokenId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl RunId {
     /// # Panics
     /// When `attempt` is 0: attempts count from 1.

@@ -10,6 +10,7 @@ use crate::container::ContainerSpec;
 use crate::dependency::Dependency;
 use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
+use crate::ids::TokenId;
 use crate::job_part::JobPart;
 use crate::own_keys::{self, OwnKeys};
 use crate::shared::Shared;
@@ -76,6 +77,9 @@ pub struct CommonSpec {
     /// Set by the controller: a component of a job of unlike parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<JobPart>,
+    /// Set by the controller: the token that it was submitted with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenId>,
     /// Seconds; `None` is the partition's default (and `u32::MAX` is UNLIMITED).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,

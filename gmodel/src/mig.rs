@@ -47,6 +47,13 @@ pub fn least_milli(profile: &str) -> u32 {
     slices.unwrap_or(1).min(7) * 1000 / 7
 }
 
+/// The most of a GPU, in thousandths, that a slice of this profile can be: profiles of one GPU slice come with twice its memory too.
+pub fn most_milli(profile: &str) -> u32 {
+    let least = least_milli(profile);
+    let slices = (least * 7).div_ceil(1000).max(2);
+    least.max(slices.next_power_of_two() * 1000 / 8).min(1000)
+}
+
 impl MigKind {
     /// What a run that is given such an instance holds.
     pub fn part(&self) -> GpuPart {

@@ -79,6 +79,9 @@ reason_codes! {
     JobHoldMaxRequeue:
         "A node went down soon after each of the job's last starts, so the job is held to protect other nodes.",
         "Look at `gq --log JOB`; if the job is not the cause, `gadm job release JOB`.";
+    TokenGpuHoursLimit:
+        "It went back to the queue and may now use more GPU-hours than the cap of its token has left, so it is held.",
+        "Lower its limit with `gadm job update JOB TimeLimit=` and then `gadm job release JOB`; `gq token list` shows what is used. Or cancel it and submit it with another token.";
     DependencyNeverSatisfied:
         "A job that it depends on ended in a way that the condition excludes.",
         "Cancel it with `gdel JOB`, or change the condition with `gadm job update JOB Dependency=`.";

@@ -46,6 +46,12 @@ const JOINS: PermitLimits = PermitLimits {
     per_client: 16,
     reserved: 0,
 };
+/// Connections of clients with tokens, by address: a whole site may be behind one.
+const CLIENTS: PermitLimits = PermitLimits {
+    all: 4096,
+    per_client: 512,
+    reserved: 0,
+};
 /// Bytes of bodies that are being received, or handled. Small ones are not counted: connections bound them.
 const BODIES: PermitLimits = PermitLimits {
     all: 320 << 20,
@@ -78,6 +84,7 @@ pub struct ConnectionLimits {
     pub forwarders: PermitPool<NodeId>,
     pub links: PermitPool<NodeId>,
     pub joins: PermitPool<IpAddr>,
+    pub clients: PermitPool<IpAddr>,
     pub streams: PermitPool<u32>,
     bodies: PermitPool<u32>,
     answers: PermitPool<u32>,
@@ -91,6 +98,7 @@ impl Default for ConnectionLimits {
             forwarders: PermitPool::new(FORWARDERS),
             links: PermitPool::new(LINKS),
             joins: PermitPool::new(JOINS),
+            clients: PermitPool::new(CLIENTS),
             streams: PermitPool::new(STREAMS),
             bodies: PermitPool::new(BODIES),
             answers: PermitPool::new(ANSWERS),
@@ -116,7 +124,8 @@ impl ConnectionLimits {
     ) -> Result<RequestPermits, String> {
         let peer = request.extensions().get::<Peer>();
         let (uid, privileged) = peer.map_or((NO_USER, false), |peer| {
-            (peer.uid, is_privileged(app, peer.uid, &peer.user))
+            let privileged = is_privileged(app, peer.uid, &peer.user);
+            (peer.uid, privileged && peer.token.is_none())
         });
         let bytes = body_bytes(request);
         let body = match bytes > SMALL_BODY_BYTES {

@@ -82,6 +82,9 @@ fn start_and_serve(config_path: PathBuf, config: Config) -> anyhow::Result<ExitC
     let config = Arc::new(config);
     let threads = Threads::start(&config)?;
     let pki = Arc::new(Pki::open(&config.state_dir, &config.cluster.name)?);
+    pki.site
+        .put_in_force(config.https.as_ref())
+        .map_err(anyhow::Error::msg)?;
     let workers = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(SOCKET_THREADS);

@@ -5,13 +5,16 @@
 
 use crate::connection_limits::{ConnectionLimits, is_privileged};
 use crate::core_thread::CoreHandle;
-use crate::http::{App, CertificateHolder, ForwarderAddress, Peer};
+use crate::http::{
+    ApiError, App, CertificateHolder, ForwarderAddress, Peer, admit_token, unauthorised,
+};
 use crate::node_link::NodeConnections;
 use crate::pki::NodeIdentity;
 use crate::user_names::{ClaimedUser, UserMatch, UserNames};
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::response::IntoResponse;
 use gwire::api::FORWARD_HEADER;
 use gwire::min_rate::{MinRateBody, MinRateStream};
 use gwire::node_protocol::{ALPN_JOIN, ALPN_NODE};
@@ -172,6 +175,7 @@ async fn serve_local(stream: UnixStream, site: Site) {
         admin: false,
         local: true,
         known: true,
+        token: None,
     };
     serve_http(stream, &site, move |mut request: Request<Incoming>| {
         request.headers_mut().remove(FORWARD_HEADER);
@@ -235,9 +239,13 @@ async fn serve_machine(
                 "the node protocol needs a node's certificate",
             ));
         }
-        (ALPN_JOIN, _) | (_, None) => {
+        (ALPN_JOIN, _) => {
             let _permit = permitted(site.limits.joins.take(from.ip(), false, 1))?;
             tokio::time::timeout(JOIN_TIMEOUT, serve_http(stream, &site, only_joining)).await?;
+        }
+        (_, None) => {
+            let _permit = permitted(site.limits.clients.take(from.ip(), false, 1))?;
+            serve_client(stream, &site, from.ip()).await;
         }
         (_, Some(identity)) => {
             let _permit = permitted(site.limits.forwarders.take(identity.node, false, 1))?;
@@ -291,6 +299,7 @@ async fn serve_forwarder(
             admin: identity.admin,
             local: false,
             known: false,
+            token: None,
         });
         request.extensions_mut().insert(StillMember {
             core: core.clone(),
@@ -346,14 +355,71 @@ impl StillMember {
     }
 }
 
-/// A machine without a certificate may do one thing.
+/// Requests of users over the network.
+async fn serve_client(stream: TlsStream<TcpStream>, site: &Site, from: IpAddr) {
+    serve_http(stream, site, move |request| Ok(of_client(request, from))).await;
+}
+
+/// Where a connection without a certificate came from: failed tries of tokens are counted by it.
+#[derive(Clone, Copy)]
+struct ClientAddress(IpAddr);
+
+/// A request without a certificate: a token has to say who asks.
+fn of_client(mut request: Request<Incoming>, from: IpAddr) -> Request<Incoming> {
+    request.headers_mut().remove(FORWARD_HEADER);
+    request.extensions_mut().insert(ClientAddress(from));
+    request
+}
+
+/// Refuses what nobody vouches for.
+fn vouched(request: &Request<Incoming>) -> Result<(), ApiError> {
+    if request.extensions().get::<Peer>().is_some() || is_join(request) {
+        return Ok(());
+    }
+    Err(unauthorised(
+        "over the network a token says who you are, and none came with this request. `gq token new` on the cluster makes one; it goes into \
+         the file that token_file in gpupool.toml names, or behind `Authorization: Bearer`",
+    ))
+}
+
+fn is_join(request: &Request<Incoming>) -> bool {
+    request.method() == "POST" && request.uri().path() == "/v1/join"
+}
+
+/// A peer that is not let in asks again over another connection.
+fn not_let_in(error: ApiError) -> Response<Body> {
+    let is_unknown = error.status == StatusCode::UNAUTHORIZED;
+    let mut answer = error.into_response();
+    let headers = answer.headers_mut();
+    headers.insert("connection", HeaderValue::from_static("close"));
+    if is_unknown {
+        headers.insert("www-authenticate", HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+/// A machine that joins may do one thing.
 fn only_joining(mut request: Request<Incoming>) -> Admission {
     request.headers_mut().remove(FORWARD_HEADER);
-    if request.method() == "POST" && request.uri().path() == "/v1/join" {
+    if is_join(&request) {
         return Ok(request);
     }
-    let text = "without a node's certificate only POST /v1/join is answered here. Users ask on the unix socket of their machine's gpud";
+    let text = "over this protocol only POST /v1/join is answered";
     Err(Box::new(refusal(StatusCode::FORBIDDEN, text)))
+}
+
+/// Whether the certificate, the token or the socket of a request vouches for its user; the answer where none does.
+async fn let_in(site: &Site, request: &mut Request<Incoming>) -> Result<(), Box<Response<Body>>> {
+    if let Some(member) = request.extensions().get::<StillMember>().cloned() {
+        member.check(request).await.map_err(Box::new)?;
+    }
+    let from = request.extensions().get::<ClientAddress>();
+    let from = from.map(|ClientAddress(address)| *address);
+    let (core, gate) = (&site.core, &site.app.tokens);
+    let admitted = admit_token(core, gate, &site.names, request, from).await;
+    admitted
+        .and_then(|()| vouched(request))
+        .map_err(|error| Box::new(not_let_in(error)))
 }
 
 /// Serves HTTP/1.1 with keep-alive until the peer leaves or we stop. `admit` names the peer or refuses.
@@ -363,25 +429,22 @@ where
     F: Fn(Request<Incoming>) -> Admission + Clone + Send + 'static,
 {
     let api = TowerToHyperService::new(site.router.clone());
-    let (app, limits) = (site.app.clone(), site.limits.clone());
+    let at = site.clone();
     let stream = MinRateStream::new(stream);
     let switch = stream.switch();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(switch.clone());
-        request.extensions_mut().insert(limits.streams.clone());
-        let (api, admitted) = (api.clone(), admit(request));
-        let (app, limits) = (app.clone(), limits.clone());
+        request.extensions_mut().insert(at.limits.streams.clone());
+        let (api, admitted, site) = (api.clone(), admit(request), at.clone());
         async move {
             let mut request = match admitted {
                 Ok(request) => request,
                 Err(refusal) => return Ok::<_, std::convert::Infallible>(*refusal),
             };
-            if let Some(member) = request.extensions().get::<StillMember>().cloned()
-                && let Err(answer) = member.check(&mut request).await
-            {
-                return Ok(answer);
+            if let Err(answer) = let_in(&site, &mut request).await {
+                return Ok(*answer);
             }
-            let permits = match limits.permits_for(&request, &app).await {
+            let permits = match site.limits.permits_for(&request, &site.app).await {
                 Ok(permits) => permits,
                 Err(text) => return Ok(refusal(StatusCode::TOO_MANY_REQUESTS, &text)),
             };

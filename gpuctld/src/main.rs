@@ -27,6 +27,7 @@ mod pki;
 mod planner;
 mod private_file;
 mod seal;
+mod site_certificate;
 mod site_orders;
 mod site_program;
 mod state_dir;

@@ -8,6 +8,7 @@ use crate::core_thread::CoreHandle;
 use crate::hex::hex;
 use crate::private_file::write_private;
 use crate::seal::OrderSeal;
+use crate::site_certificate::{ByName, SiteCertificate};
 use crate::state_dir::PKI_DIR;
 use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
 use gmodel::NodeId;
@@ -21,6 +22,7 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -47,6 +49,8 @@ pub struct Pki {
     ca_sha256: String,
     cluster: String,
     seal: OrderSeal,
+    /// For the site's names, where it has a certificate of its own.
+    pub site: SiteCertificate,
 }
 
 /// The identity in a certificate.
@@ -102,6 +106,7 @@ impl Pki {
             ca_sha256,
             cluster: cluster.to_owned(),
             seal,
+            site: SiteCertificate::default(),
         })
     }
 
@@ -283,10 +288,14 @@ impl Pki {
         // The authority goes along in the chain: a machine that joins compares it with its token.
         let chain = vec![cert.der().clone(), self.ca_der.clone()];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let by_name = ByName {
+            own: Arc::new(CertifiedKey::from_der(chain, key, &provider)?),
+            site: self.site.clone(),
+        };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key)?;
+            .with_cert_resolver(Arc::new(by_name));
         config.alpn_protocols = [ALPN_NODE, ALPN_HTTP, ALPN_JOIN].map(<[u8]>::to_vec).into();
         Ok(config)
     }

@@ -30,5 +30,6 @@ mod run_format;
 mod run_line;
 mod start_listing;
 mod step_listing;
+mod token;
 mod usage_report;
 mod why_text;

@@ -5,7 +5,8 @@ use crate::job_filter::{JobFilter, own_name};
 use crate::job_format::{self, ListingForm, fields};
 use crate::output_file::{self, OutputChoice};
 use crate::queue_listing::{self, QueueListing};
-use crate::{one_job, priority_listing, start_listing, step_listing};
+use crate::token::TokenAct;
+use crate::{one_job, priority_listing, start_listing, step_listing, token};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::pages::ManPage;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
@@ -59,6 +60,7 @@ Examples:
   gq --tail 20 --output 17   the last lines of it, also when the job is over
   gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
+  gq token new --scope read,submit --expires 30d --gpu-hours 200   a token for CI
 
 GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT,
 GQ_QOS and GQ_NAMES in the environment are as the options; without them those of squeue count,
@@ -84,7 +86,9 @@ const ADVICE: &command_line::Advice = &[
     name = "gq",
     version,
     about = "Show the queue, or jobs in full",
-    disable_help_flag = true
+    disable_help_flag = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
 )]
 struct QueueArgs {
     /// Jobs to show in full: 17, 98_5, 98 (an array)
@@ -195,6 +199,16 @@ struct QueueArgs {
     /// Show this help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
+    #[command(subcommand)]
+    act: Option<QueueAct>,
+}
+
+/// What is not about jobs.
+#[derive(clap::Subcommand)]
+enum QueueAct {
+    /// Your tokens, with which other machines ask the controller: new, list, revoke
+    #[command(subcommand)]
+    Token(TokenAct),
 }
 
 /// The command line as clap knows it, for the man page and completions too.
@@ -235,6 +249,9 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     let mut args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
+    if let Some(QueueAct::Token(act)) = args.act.take() {
+        return token::run(&mut client, act);
+    }
     args.cluster.check(&mut client)?;
     if let Some(outcome) = about_one(&mut client, &args) {
         return outcome;

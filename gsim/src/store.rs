@@ -5,7 +5,7 @@
 
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{Event, Rows};
-use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp};
+use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp, TokenId, UserToken};
 use gpolicy::usage::UsageBook;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +22,7 @@ pub struct Store {
     runs: BTreeMap<RunId, Document>,
     nodes: BTreeMap<NodeId, Document>,
     tokens: BTreeMap<String, Document>,
+    user_tokens: Arc<BTreeMap<TokenId, Arc<UserToken>>>,
     policy: Document,
     /// By account and user.
     usage: BTreeMap<(String, String), Document>,
@@ -115,10 +116,12 @@ impl Store {
         if rows.tokens {
             self.tokens = state
                 .tokens
+                .joins
                 .iter()
                 .map(|(hash, token)| (hash.clone(), document(token)))
                 .collect();
         }
+        self.user_tokens = state.tokens.users.clone();
         self.incarnation = state.incarnation;
         self.seq = state.seq;
         self.next_job = state.next_job;
@@ -174,6 +177,11 @@ impl Store {
             runs,
             nodes: self.nodes.values().map(read::<Node>).collect(),
             tokens: self.tokens.values().map(read::<JoinToken>).collect(),
+            user_tokens: self
+                .user_tokens
+                .values()
+                .map(|one| (**one).clone())
+                .collect(),
             policy: if self.policy.is_empty() {
                 Policy::default()
             } else {

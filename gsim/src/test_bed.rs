@@ -95,6 +95,7 @@ impl TestBed {
             operator: false,
             via: None,
             groups: Default::default(),
+            token: None,
         };
         let command = Command::Submit {
             spec: Box::new(spec),

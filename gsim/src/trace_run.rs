@@ -772,5 +772,6 @@ fn actor_of(job: &TraceJob, config: &ClusterConfig) -> Actor {
             .iter()
             .flat_map(|one| one.allow_groups.iter().map(|group| (group.clone(), true)))
             .collect(),
+        token: None,
     }
 }

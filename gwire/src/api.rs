@@ -31,6 +31,9 @@
 //! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: runs that the idle policies warn and end, or another would |
 //! | `GET /v1/trace`, [`TraceQuery`] as its query | -> [`TracePage`]: finished jobs for a simulation; operators |
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
+//! | `GET /v1/user-tokens?all=true&everyone=true` | -> `{"schema":1,"tokens":[UserTokenRow...]}` |
+//! | `POST /v1/user-tokens` | [`UserTokenRequest`] -> [`UserTokenReply`] |
+//! | `POST /v1/user-tokens/{id}/revoke` | -> [`ChangeReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
 //! | `GET /v1/policy-events` | -> `{"changes": [`[`PolicyEventRow`]`]}` |
@@ -61,6 +64,7 @@ mod nodes;
 mod policy;
 mod schedule;
 mod step;
+mod tokens;
 mod trace;
 
 pub use allocation::*;
@@ -70,6 +74,7 @@ pub use nodes::*;
 pub use policy::*;
 pub use schedule::*;
 pub use step::*;
+pub use tokens::*;
 pub use trace::*;
 
 use crate::row::wire_row;
@@ -304,6 +309,8 @@ wire_row! {
         /// `matlab:2,ansys:1`.
         pub licences: T where present,
         pub reservation: Option<T> where present,
+        /// Id of the token that it was submitted with.
+        pub token: Option<T> where present,
         pub prefer: Option<T> where present,
         pub nvlink: bool where present,
         /// `1@00:30:00`.

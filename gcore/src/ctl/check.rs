@@ -18,6 +18,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     crate::ctl::run::suspend::check(state, &mut found);
     crate::ctl::run::parts::check(state, &mut found);
     crate::ctl::job::limits::check(state, &mut found);
+    crate::ctl::token::cap::check(state, &mut found);
     crate::ctl::node::fencing::check(state, &mut found);
     crate::ctl::gpu::mig::check(state, &mut found);
     crate::ctl::gpu::share::check(state, &mut found);

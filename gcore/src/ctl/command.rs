@@ -14,7 +14,10 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
 use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareRequest};
-use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp};
+use gmodel::{
+    ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp, TokenId,
+    UserToken,
+};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -78,6 +81,9 @@ pub struct Actor {
     /// Groups that partitions are for, and whether the user is in each. Of a group that is not here that is not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, bool>,
+    /// The token that it came with, or that a job has on the compute node it came from: what is submitted counts against its caps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenId>,
 }
 
 /// A step's request: which of its job's nodes, and how many tasks.
@@ -239,6 +245,10 @@ pub enum Command {
     MintToken {
         token: JoinToken,
     },
+    /// Of a user's tokens: by that user, or by an operator.
+    Token {
+        change: TokenChange,
+    },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
     Join {
         token_hash: String,
@@ -261,6 +271,20 @@ pub enum Command {
         incarnation: u64,
         #[serde(default)]
         next_job: u64,
+    },
+}
+
+/// What becomes of tokens of users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenChange {
+    /// When and by whom it is made is filled in.
+    Make(Box<UserToken>),
+    Revoke(TokenId),
+    /// These were used on the day that begins then; `gpuctld` says so once a day for each.
+    NoteUse {
+        tokens: Vec<TokenId>,
+        day: Timestamp,
     },
 }
 

@@ -22,6 +22,7 @@ mod reservation;
 mod rows;
 mod run;
 pub mod state;
+mod token;
 mod tx;
 mod wake;
 
@@ -30,6 +31,7 @@ pub use check::check;
 pub use command::{
     Actor, AllocationEnd, CancelSignal, Command, Input, NodeReport, ProgramAsk, Refusal,
     RefusalCode, Reply, StartedStep, StepAsk, StepNode, StepPart, Target, TargetResult,
+    TokenChange,
 };
 pub use desired::desired;
 pub use event::{Event, GpuHistoryLine, JobChange, PolicyChange, TouchedRows};
@@ -62,6 +64,7 @@ pub use state::{
     Array, EntryId, ForgottenJob, HeldTasks, Job, Node, OpenDependency, OpenTerm, RecentSpecs, Run,
     State, SubmissionTimes, Tally,
 };
+pub use token::{TokenUse, token_use};
 pub use wake::{KEPT_FINISHED, next_deadline};
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 /// Owner of automatic holds and drains.
 pub(crate) const SYSTEM: &str = "system";
 
+/// Owner of the hold of a job that fits its token's cap no more.
+pub(crate) const TOKEN: &str = "token";
+
 /// User name of orders by GPU checks. No user can have it.
 pub(crate) const CHECKS: &str = "the checks";
 

@@ -9,7 +9,7 @@ use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
 use crate::ctl::state::{
     AdoptionWindow, Array, AutomaticRemovals, Job, JoinToken, Node, Run, State,
 };
-use gmodel::{NodeId, Policy, Seq, Timestamp};
+use gmodel::{NodeId, Policy, Seq, Timestamp, UserToken};
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -29,6 +29,8 @@ pub struct Rows {
     pub runs: Vec<Run>,
     pub nodes: Vec<Node>,
     pub tokens: Vec<JoinToken>,
+    #[serde(default)]
+    pub user_tokens: Vec<UserToken>,
     pub policy: Policy,
     #[serde(with = "usage_entries")]
     pub usage: UsageBook,
@@ -49,7 +51,13 @@ impl State {
             arrays: self.arrays.values().cloned().collect(),
             runs: self.runs.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
-            tokens: self.tokens.values().cloned().collect(),
+            tokens: self.tokens.joins.values().cloned().collect(),
+            user_tokens: self
+                .tokens
+                .users
+                .values()
+                .map(|one| (**one).clone())
+                .collect(),
             policy: self.own_policy.clone(),
             usage: (*self.usage).clone(),
             automatic_drains: self.automatic.drains.clone(),
@@ -85,8 +93,10 @@ impl State {
             index_pause(&mut state, id);
         }
         for token in rows.tokens {
-            state.tokens.insert(token.hash.clone(), token);
+            state.tokens.joins.insert(token.hash.clone(), token);
         }
+        let tokens = rows.user_tokens.into_iter();
+        state.tokens.users = Arc::new(tokens.map(|one| (one.id, Arc::new(one))).collect());
         for array in rows.arrays {
             index_array(&mut state, &array);
             state.arrays.insert(array.id, array);

@@ -2,11 +2,12 @@
 //!
 //! What the core decides by is [`gconfig`]'s.
 
-use super::settings::{Config, OnFailure, SiteProgram, SubmitHook};
+use super::settings::{Config, HttpsSettings, OnFailure, SiteProgram, SubmitHook};
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
 use gconfig::error::{Errors, Source};
 use gconfig::section::Section;
+use rustls::pki_types::DnsName;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
+const HTTPS_KEYS: [&str; 3] = ["names", "cert", "key"];
 const HOOK_KEYS: [&str; 4] = ["program", "user", "timeout_ms", "on_failure"];
 
 /// Reads the main file. What is wrong or missing has its default, so that reading goes on.
@@ -31,6 +33,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         socket: socket(&section, errors),
         listen,
         advertise: advertise(&section, listen, errors),
+        https: https(&section, errors),
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section
             .number("node_cert_days", 1..=3650, errors)
@@ -146,6 +149,32 @@ fn site_program(
         program,
         timeout_secs,
     })
+}
+
+fn https(section: &Section, errors: &mut Errors) -> Option<HttpsSettings> {
+    let table = section.table("https", errors)?;
+    let https = Section::open(section.source, table, &HTTPS_KEYS, "[https]", errors);
+    for key in HTTPS_KEYS {
+        if !https.has(key) {
+            let message = format!("[https] has no {key}");
+            let advice = "it takes the names of the site's certificate, cert and key";
+            errors.add(section.source, section.span("https"), message, advice);
+        }
+    }
+    let mut path = |key| https.path(key, false, errors).unwrap_or_else(|| "/".into());
+    let (cert, key) = (path("cert"), path("key"));
+    let names = https.texts("names", errors).unwrap_or_default();
+    let is_name = |name: &&String| DnsName::try_from(name.as_str()).is_ok();
+    if let Some(name) = names.iter().find(|name| !is_name(name)) {
+        let message = format!("{name:?} is not a host's name");
+        errors.add(
+            section.source,
+            https.span("names"),
+            message,
+            "as [\"gpu.example.org\"]",
+        );
+    }
+    Some(HttpsSettings { names, cert, key })
 }
 
 fn hook(section: &Section, errors: &mut Errors) -> Option<SubmitHook> {

@@ -24,6 +24,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// `HOST:PORT` that nodes dial and tokens carry.
     pub advertise: String,
+    /// The site's own certificate for clients with tokens.
+    pub https: Option<HttpsSettings>,
     /// Below so many free bytes in `state_dir`, commands that write are refused.
     pub min_free_bytes: u64,
     /// Life of a node's certificate; it renews by itself after two thirds.
@@ -47,6 +49,16 @@ pub struct Config {
     pub has_time_zone: bool,
     /// Where each account, QOS and reservation of the files is written: `path:line`.
     pub places: BTreeMap<(RecordKind, String), String>,
+}
+
+/// The certificate for names of the site, as `[https]` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpsSettings {
+    pub names: Vec<String>,
+    /// PEM: the certificate, and behind it what it is signed by.
+    pub cert: PathBuf,
+    /// PEM; for the daemon's user alone.
+    pub key: PathBuf,
 }
 
 /// A long-lived program of the site that reads and writes JSON lines.
@@ -74,6 +86,15 @@ pub enum OnFailure {
 }
 
 impl Config {
+    /// `https://HOST:PORT` for clients with tokens.
+    pub fn https_address(&self) -> String {
+        let name = self.https.as_ref().and_then(|https| https.names.first());
+        match (name, self.advertise.rsplit_once(':')) {
+            (Some(name), Some((_, port))) => format!("https://{name}:{port}"),
+            _ => format!("https://{}", self.advertise),
+        }
+    }
+
     /// What is kept of outputs.
     pub fn output_bounds(&self) -> OutputBounds {
         OutputBounds {

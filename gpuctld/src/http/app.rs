@@ -13,6 +13,7 @@ use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
 use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
 use crate::http::step::stream_exchange::StreamExchange;
+use crate::http::token::way_in::TokenGate;
 use crate::kept_outputs::KeptOutputs;
 use crate::pki::Pki;
 use gmodel::job::UserRef;
@@ -93,6 +94,7 @@ pub struct App {
     forecaster: Forecaster,
     pub(crate) ranks: Arc<RankCache>,
     attendance: Attendance,
+    pub tokens: TokenGate,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
     pub(crate) kept: Arc<KeptOutputs>,
@@ -123,6 +125,7 @@ impl App {
             forecaster: Forecaster::default(),
             ranks: Arc::default(),
             attendance: Attendance::default(),
+            tokens: TokenGate::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),
             started: Instant::now(),
@@ -149,6 +152,10 @@ impl App {
         let restart = Config::restart_needed(&old, &new);
         let merged = Arc::new(Config::reloaded(&old, &new));
         let _turn = self.policy_turn().await;
+        self.pki
+            .site
+            .put_in_force(merged.https.as_ref())
+            .map_err(ApiError::invalid)?;
         let taken_back = gcore::ctl::set_until_reload(&*core.view().await);
         core.reload(Arc::new(merged.cluster.clone())).await?;
         self.live.set(&merged);

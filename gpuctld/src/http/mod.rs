@@ -19,6 +19,7 @@ mod policy;
 mod query;
 mod slurm;
 mod step;
+mod token;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ mod tests;
 pub use app::{App, NodeAnswer, NodeLinks, StreamSource};
 pub use error::ApiError;
 pub use peer::{CertificateHolder, ForwarderAddress, Peer};
+pub(crate) use token::way_in::{admit as admit_token, unauthorised};
 
 use crate::core_thread::CoreHandle;
 use app::ApiContext;
@@ -99,6 +101,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/policy-events", get(policy::history::events))
         .route("/v1/trace", get(accounting::trace::page))
         .route("/v1/tokens", post(node::join::token))
+        .route("/v1/user-tokens", get(token::list).post(token::make))
+        .route("/v1/user-tokens/{id}/revoke", post(token::revoke))
         .route(
             "/v1/join",
             post(node::join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)),
@@ -168,6 +172,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/metrics", get(admin::daemon::metrics))
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn(token::scope::gate))
         .layer(axum::middleware::from_fn_with_state(site.clone(), measure))
         .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
         .with_state(site.clone());

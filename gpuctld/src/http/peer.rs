@@ -2,9 +2,10 @@
 //! reads them.
 
 use crate::pki::NodeIdentity;
-use gmodel::NodeId;
 use gmodel::node::Role;
+use gmodel::{NodeId, UserToken};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The user at the other end, inserted by the listener as an extension of every request. Requests without one
 /// can only join.
@@ -23,6 +24,8 @@ pub struct Peer {
     pub local: bool,
     /// This host's name service has the same name, uid and group; else it knows neither the name nor the uid.
     pub known: bool,
+    /// What vouches for the user: the request has the scopes and limits of this token.
+    pub token: Option<Arc<UserToken>>,
 }
 
 /// The machine at the other end of a connection with a node's certificate, inserted by the listener.

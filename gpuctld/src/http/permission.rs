@@ -13,7 +13,7 @@ use gmodel::config::{ClusterConfig, Privacy, SubmitFromJobs};
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::partition_list;
-use gmodel::{JobId, NodeId};
+use gmodel::{JobId, NodeId, Scope, TokenId, UserToken};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,12 +26,18 @@ pub(crate) struct Caller {
     pub(crate) actor: Actor,
     /// Jobs of the user that run on the forwarding compute node; `None` when not through a compute node.
     on_node: Option<NodeConfinement>,
+    /// With what it came over the network, or on a socket.
+    token: Option<Arc<UserToken>>,
+    /// The controller's host knows the user.
+    known: bool,
     /// The controller's own socket, or a login node that is marked admin.
     trusted_way: bool,
 }
 
 #[derive(Clone, Debug)]
 struct NodeConfinement {
+    /// Of a job there that was submitted with a token: what comes from there counts against its caps.
+    token: Option<TokenId>,
     jobs: BTreeSet<JobId>,
     /// Where `submit_from_jobs` of the jobs' partitions lets them submit.
     submits_to: SubmitPartitions,
@@ -85,6 +91,9 @@ impl Caller {
             let text = format!("uid {} has no name on the machine it came from", peer.uid);
             return Err(ApiError::denied(text));
         }
+        if let Some(token) = &peer.token {
+            return Ok(Self::with_token(peer, token.clone(), site));
+        }
         let Some((node, role)) = peer.via else {
             if !peer.local {
                 return Err(ApiError::denied(
@@ -96,6 +105,8 @@ impl Caller {
             return Ok(Self {
                 actor: actor(peer, operator, None),
                 on_node: None,
+                token: None,
+                known: peer.known,
                 trusted_way: true,
             });
         };
@@ -115,10 +126,38 @@ impl Caller {
         let operator =
             trusted_way && peer.known && site.app.config().cluster.operators.contains(&peer.user);
         Ok(Self {
-            actor: actor(peer, operator, Some(node)),
+            actor: Actor {
+                token: on_node.as_ref().and_then(|on_node| on_node.token),
+                ..actor(peer, operator, Some(node))
+            },
             on_node,
+            token: None,
+            known: peer.known,
             trusted_way,
         })
+    }
+
+    /// The user of a token, narrowed to it: an operator only by its scope.
+    fn with_token(peer: &Peer, token: Arc<UserToken>, site: &ApiContext) -> Self {
+        let config = site.app.config();
+        let operator = token.scopes.contains(&Scope::Operate)
+            && peer.known
+            && config.cluster.operators.contains(&peer.user);
+        Self {
+            actor: Actor {
+                token: Some(token.id),
+                ..actor(peer, operator, None)
+            },
+            on_node: None,
+            token: Some(token),
+            known: peer.known,
+            trusted_way: true,
+        }
+    }
+
+    /// Whether the controller's host knows the user.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
     }
 
     /// `partition`: as it was asked for; empty is the default one.
@@ -221,6 +260,7 @@ fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
         operator,
         via,
         groups: BTreeMap::new(),
+        token: None,
     }
 }
 
@@ -265,6 +305,7 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<NodeConfinement, 
         }
     }
     Ok(NodeConfinement {
+        token: live.iter().find_map(|job| job.spec.token),
         // The script of a job of unlike parts starts steps in its other components, which are on other nodes.
         jobs: live.iter().flat_map(|job| job.whole()).collect(),
         submits_to,
@@ -278,6 +319,8 @@ pub(crate) struct Visibility {
     all: bool,
     /// Accounts with visible jobs.
     accounts: BTreeSet<String>,
+    /// A token that is limited to accounts or partitions.
+    token: Option<Arc<UserToken>>,
 }
 
 impl Visibility {
@@ -290,23 +333,30 @@ impl Visibility {
         } else {
             accounts_of(state, &user)
         };
+        let token = caller.token.clone();
+        let token = token.filter(|token| token.confines().is_some());
         Self {
             user,
             all,
             accounts,
+            token,
         }
     }
 
     pub(crate) fn sees(&self, spec: &JobSpec) -> bool {
         self.sees_named(&spec.user.name, &spec.account)
+            && self.token.as_ref().is_none_or(|token| token.reaches(spec))
     }
 
     pub(crate) fn sees_named(&self, user: &str, account: &str) -> bool {
-        self.all || user == &*self.user || self.accounts.contains(account)
+        let reached =
+            |token: &Arc<UserToken>| token.accounts.is_empty() || token.accounts.contains(account);
+        (self.all || user == &*self.user || self.accounts.contains(account))
+            && self.token.as_ref().is_none_or(reached)
     }
 
     pub(crate) fn sees_all(&self) -> bool {
-        self.all
+        self.all && self.token.is_none()
     }
 
     /// Accounts seen besides the user's own jobs.
@@ -336,6 +386,13 @@ pub(crate) fn must_own(
     shown_id: &str,
     what: &str,
 ) -> Result<(), ApiError> {
+    if let Some(token) = caller.token.as_ref().filter(|token| !token.reaches(spec)) {
+        return Err(ApiError::denied(format!(
+            "token {} is for {}, and job {shown_id} is not. Use another token",
+            token.id,
+            token.confines().unwrap_or_default()
+        )));
+    }
     if caller.actor.operator || spec.user.is(&caller.actor.user, caller.actor.uid) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use super::spec_ids::SpecIds;
 use gcore::ctl::RecentSpecs;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{KEPT_FINISHED, Rows};
-use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
+use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp, UserToken};
 use gpolicy::usage::{UsageBook, UsageEntry};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use serde::de::DeserializeOwned;
@@ -107,6 +107,9 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
     let tokens: Vec<JoinToken> = each(db, "SELECT doc FROM tokens", |row| {
         document(row, 0, "token")
     })?;
+    let user_tokens: Vec<UserToken> = each(db, "SELECT doc FROM user_tokens", |row| {
+        document(row, 0, "user's token")
+    })?;
     let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| {
         document(row, 0, "policy")
     })?;
@@ -118,6 +121,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         runs,
         nodes,
         tokens,
+        user_tokens,
         policy,
         usage,
         automatic_drains: load_automatic_drains(db)?,

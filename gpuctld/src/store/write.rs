@@ -11,7 +11,7 @@ use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::run::{Allocation, NodeShare};
-use gmodel::{ExitCode, JobId, JobSpec, NodeId, RunClass, RunId, Timestamp};
+use gmodel::{ExitCode, JobId, JobSpec, NodeId, RunClass, RunId, Timestamp, TokenId, UserToken};
 use gpolicy::usage::UsageBook;
 use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
@@ -41,7 +41,10 @@ pub struct Writer {
     blobs: RecentBlobs,
     /// As of the last commit, to see which rows changed.
     usage: Arc<UsageBook>,
+    user_tokens: TokenRecords,
 }
+
+type TokenRecords = Arc<BTreeMap<TokenId, Arc<UserToken>>>;
 
 impl Writer {
     /// `state`: as it was loaded.
@@ -52,6 +55,7 @@ impl Writer {
             generations: state.nodes.values().map(|n| (n.id, n.generation)).collect(),
             blobs: RecentBlobs::default(),
             usage: state.usage.clone(),
+            user_tokens: state.tokens.users.clone(),
         }
     }
 
@@ -60,12 +64,12 @@ impl Writer {
     /// # Errors
     /// Nothing of the batch is durable.
     pub fn write(&mut self, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
-        let usage = self.usage.clone();
+        let (usage, user_tokens) = (self.usage.clone(), self.user_tokens.clone());
         self.commit(state, batch).inspect_err(|_| {
             // What was noted as written is not. SQLite may have rolled back by itself.
             let _ = self.db.is_autocommit() || self.db.execute_batch("ROLLBACK").is_ok();
             self.blobs = RecentBlobs::default();
-            self.usage = usage;
+            (self.usage, self.user_tokens) = (usage, user_tokens);
         })
     }
 
@@ -116,6 +120,7 @@ impl Writer {
                 .execute([doc])?;
         }
         self.write_usage(state)?;
+        self.write_user_tokens(state)?;
         write_meta(&self.db, state)?;
         self.db.prepare_cached("COMMIT")?.execute([])?;
         let mut changed = changed_nodes(&mut self.generations, state);
@@ -248,6 +253,33 @@ impl Writer {
                 .execute(params![account, user, serde_json::to_vec(entry)?])?;
         }
         self.usage = state.usage.clone();
+        Ok(())
+    }
+}
+
+impl Writer {
+    /// The rows that differ from those of the last commit: equal records are the same in memory.
+    fn write_user_tokens(&mut self, state: &State) -> Result<()> {
+        if Arc::ptr_eq(&self.user_tokens, &state.tokens.users) {
+            return Ok(());
+        }
+        for (id, token) in &*state.tokens.users {
+            let known = self.user_tokens.get(id);
+            if known.is_some_and(|known| Arc::ptr_eq(known, token)) {
+                continue;
+            }
+            self.db
+                .prepare_cached("INSERT OR REPLACE INTO user_tokens (id, doc) VALUES (?1,?2)")?
+                .execute(params![id.0, serde_json::to_vec(token)?])?;
+        }
+        for id in self.user_tokens.keys() {
+            if !state.tokens.users.contains_key(id) {
+                self.db
+                    .prepare_cached("DELETE FROM user_tokens WHERE id=?1")?
+                    .execute([id.0])?;
+            }
+        }
+        self.user_tokens = state.tokens.users.clone();
         Ok(())
     }
 }
@@ -592,7 +624,7 @@ fn write_nodes(
             .execute([now.0 - MILLIS_PER_DAY])?;
     }
     for (hash, kept) in &touched.tokens {
-        match state.tokens.get(hash).filter(|_| *kept) {
+        match state.tokens.joins.get(hash).filter(|_| *kept) {
             Some(token) => db
                 .prepare_cached("INSERT OR REPLACE INTO tokens (hash, doc) VALUES (?1,?2)")?
                 .execute(params![hash, serde_json::to_vec(token)?])?,

@@ -287,7 +287,7 @@ async fn a_token_works_once_and_gives_the_machine_its_name() {
 }
 
 #[tokio::test]
-async fn without_a_certificate_only_joining_is_possible() {
+async fn without_a_certificate_or_a_token_only_joining_is_possible() {
     let (site, controller) = site();
     let stranger = Machine::stranger(&site);
     for (method, path) in [
@@ -300,8 +300,20 @@ async fn without_a_certificate_only_joining_is_possible() {
         let (status, body) = stranger
             .as_user("0:0:root", method, path, &json!({"role": "compute"}))
             .await;
-        assert_eq!(status, 403, "{method} {path}: {body}");
+        assert_eq!(status, 401, "{method} {path}: {body}");
     }
+    // A token says who asks; a header that only nodes may send does not.
+    let wanted = json!({"user": "daemon", "scopes": ["read"], "ttl_secs": 600});
+    let made = controller.client().post("/v1/user-tokens", &wanted);
+    let headers = format!(
+        "0:0:root\r\nauthorization: Bearer {}",
+        made["token"].as_str().unwrap()
+    );
+    let ask = async |path| stranger.as_user(&headers, "GET", path, &json!(null)).await;
+    let (status, body) = ask("/v1/jobs").await;
+    assert_eq!(status, 200, "{body}");
+    let (status, body) = ask("/v1/config").await;
+    assert_eq!(status, 403, "{body}");
     let mut link = stranger.link().await;
     let _ = gwire::frame::write(&mut link.sink, &hello("boot", Vec::new())).await;
     assert!(

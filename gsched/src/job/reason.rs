@@ -12,6 +12,9 @@ use gpolicy::window::Window;
 
 /// The reason of a job with this owner's hold on it.
 pub fn held_by(owner: &str) -> Reason {
+    if let Some(numbers) = owner.strip_prefix("token:") {
+        return Reason::new(ReasonCode::TokenGpuHoursLimit, numbers);
+    }
     let code = if owner.starts_with("user:") {
         ReasonCode::JobHeldUser
     } else if owner == "system" {

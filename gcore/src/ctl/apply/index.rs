@@ -27,6 +27,7 @@ pub(crate) fn index_job(state: &mut State, job: &Job) {
     }
     if !job.state.is_final() {
         state.index.tally.add(&job.spec, 1);
+        index_token(state, &job.spec, EntryId::Job(job.id), true);
     }
     if job.state == JobState::Pending {
         index_waits(state, EntryId::Job(job.id), job.waits.as_deref());
@@ -54,6 +55,8 @@ pub(crate) fn index_array(state: &mut State, array: &Array) {
     }
     index_waits(state, EntryId::Array(array.id), array.waits.as_deref());
     state.index.tally.add(&array.spec, array.pending.len());
+    let entry = EntryId::Array(array.id);
+    index_token(state, &array.spec, entry, !array.pending.is_empty());
     if !array.pending.is_empty() {
         index_deadline(state, array.id, &array.spec, array.limit_secs);
     }
@@ -64,6 +67,21 @@ pub(crate) fn index_array(state: &mut State, array: &Array) {
         array.eligible,
         &array.spec,
     );
+}
+
+/// Keeps the index of what counts against the caps of a token.
+pub(crate) fn index_token(state: &mut State, spec: &JobSpec, entry: EntryId, counts: bool) {
+    let Some(token) = spec.token else {
+        return;
+    };
+    let records = state.index.of_token.entry(token).or_default();
+    match counts {
+        true => records.insert(entry),
+        false => records.remove(&entry),
+    };
+    if records.is_empty() {
+        state.index.of_token.remove(&token);
+    }
 }
 
 fn index_waits(state: &mut State, entry: EntryId, waits: Option<&OpenDependency>) {

@@ -1,10 +1,13 @@
 //! What the events of jobs and arrays change, from submission until they are forgotten. Infallible, without
 //! clock or chance.
 
-use crate::ctl::apply::index::{index_array, index_begin, index_deadline, index_job, set_waits};
+use crate::ctl::apply::index::{
+    index_array, index_begin, index_deadline, index_job, index_token, set_waits,
+};
 use crate::ctl::apply::records::{array_mut, job_mut, lift, raise_generations, run_mut};
 use crate::ctl::event::JobChange;
 use crate::ctl::job::dependency::readiness;
+use crate::ctl::owner::TOKEN;
 use crate::ctl::state::{
     Array, ClientKey, DroppedTasks, EntryId, Job, OpenDependency, State, TaskOf, put_in,
 };
@@ -131,6 +134,9 @@ pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
     index_job(state, &job);
     // The array's count included it.
     state.index.tally.remove(&job.spec, 1);
+    if none_left {
+        index_token(state, &job.spec, EntryId::Array(id), false);
+    }
     state.jobs.insert(job.id, job);
     if none_left {
         set_waits(state, EntryId::Array(id), None);
@@ -200,7 +206,15 @@ pub(crate) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, 
 pub(crate) fn reason_of(holds: &[HoldMark]) -> Reason {
     holds
         .first()
-        .map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
+        .map_or_else(Reason::default, |mark| gsched::held_by(&holder(mark)))
+}
+
+/// The owner of a hold as the scheduler is told. Of a token's cap with its numbers, which no owner has.
+pub(crate) fn holder(mark: &HoldMark) -> Box<str> {
+    match &*mark.owner {
+        TOKEN => format!("{TOKEN}:{}", mark.reason).into(),
+        owner => owner.into(),
+    }
 }
 
 /// Writes a change into the request.
@@ -303,6 +317,7 @@ pub(crate) fn cancelled(
     job.past.end_text = text.to_owned();
     let (task, spec) = (job.task, job.spec.clone());
     state.index.tally.remove(&spec, 1);
+    index_token(state, &spec, EntryId::Job(id), false);
     state.index.finished.insert((at, id));
     set_waits(state, EntryId::Job(id), None);
     if let Some(task) = task {
@@ -337,6 +352,7 @@ pub(crate) fn tasks_cancelled(
     let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
     state.index.tally.remove(&spec, positions.len());
     if none_left {
+        index_token(state, &spec, EntryId::Array(id), false);
         set_waits(state, EntryId::Array(id), None);
     }
 }

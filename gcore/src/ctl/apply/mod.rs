@@ -14,11 +14,13 @@ mod requeue;
 mod runs;
 mod stops;
 mod suspension;
+mod tokens;
 mod usage;
 
-pub(crate) use jobs::{changed_spec, spread};
+pub(crate) use jobs::{changed_spec, holder, spread};
 pub(crate) use nodes::index_pause;
 pub(crate) use policy::edit as edit_policy;
+pub(crate) use usage::used_by;
 
 use crate::ctl::apply::memos::forget_what_fits;
 use crate::ctl::apply::records::{
@@ -282,11 +284,15 @@ pub fn apply(state: &mut State, event: &Event) {
         | Event::GpuJudged { .. } => gpus::apply(state, event),
         Event::GpuChecksLooked { next } => state.memo.next_check_look = *next,
         Event::TokenMinted { token } => {
-            state.tokens.insert(token.hash.clone(), token.clone());
+            state.tokens.joins.insert(token.hash.clone(), token.clone());
         }
         Event::TokenSpent { hash, .. } => {
-            state.tokens.remove(hash);
+            state.tokens.joins.remove(hash);
         }
+        Event::TokenMade { .. }
+        | Event::TokenRevoked { .. }
+        | Event::TokensUsed { .. }
+        | Event::TokensForgotten { .. } => tokens::apply(state, event),
         Event::PolicyChanged { change, at, .. } => {
             let before = state.policy.reservations.clone();
             policy::changed(state, change);

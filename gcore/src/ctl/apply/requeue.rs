@@ -1,10 +1,10 @@
 //! What a requeue changes of a job that was over, or of cancelled tasks of an array.
 
-use crate::ctl::apply::index::{index_begin, index_deadline};
+use crate::ctl::apply::index::{index_begin, index_deadline, index_token};
 use crate::ctl::apply::jobs::{close_array, reason_of, respecify};
 use crate::ctl::apply::records::{array_mut, job_mut, run_mut};
 use crate::ctl::event::Event;
-use crate::ctl::state::{State, take_out};
+use crate::ctl::state::{EntryId, State, take_out};
 use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobState, Timestamp};
 
@@ -52,6 +52,7 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
         (job.task, job.spec.clone(), job.limit_secs, job.submitted);
     state.index.finished.retain(|(_, one)| *one != id);
     state.index.tally.add(&spec, 1);
+    index_token(state, &spec, EntryId::Job(id), true);
     if !spec.partitions.is_empty() {
         respecify(state, id, |spec| spec.unsettle());
     }
@@ -94,6 +95,7 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
         array.eligible,
     );
     state.index.tally.add(&spec, positions.len());
+    index_token(state, &spec, EntryId::Array(id), true);
     index_begin(state, id, submitted, eligible, &spec);
     index_deadline(state, id, &spec, limit_secs);
 }

@@ -2,7 +2,9 @@
 //! chance.
 
 use crate::ctl::apply::gpus::{drop_orders_on, note_freed};
-use crate::ctl::apply::index::{index_begin, index_deadline, index_run, index_tries, set_waits};
+use crate::ctl::apply::index::{
+    index_begin, index_deadline, index_run, index_token, index_tries, set_waits,
+};
 use crate::ctl::apply::jobs::{close_array, respecify};
 use crate::ctl::apply::records::{
     array_mut, job_mut, node_mut, raise_generation, raise_generations, run_mut,
@@ -361,6 +363,7 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         job.past.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
         let spec = job.spec.clone();
         state.index.tally.remove(&spec, 1);
+        index_token(state, &spec, EntryId::Job(id.job), false);
         state.index.finished.insert((at, id.job));
     }
     if let Some(task) = task {

@@ -3,7 +3,8 @@
 //! The usage of a live run is added where the book is read (`gpolicy::usage`), so nothing is written while it
 //! runs.
 
-use crate::ctl::state::{Outcome, State};
+use crate::ctl::apply::tokens::token_mut;
+use crate::ctl::state::{Outcome, Run, State};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSlot, JobId, NodeId, RunId};
 use gpolicy::usage::Rate;
@@ -16,6 +17,7 @@ pub(crate) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
     let Some(started) = outcome.started else {
         return;
     };
+    charge_token(state, id, outcome);
     let Some(run) = state.run(id) else {
         return;
     };
@@ -41,6 +43,33 @@ pub(crate) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
         let book = Arc::make_mut(&mut state.usage);
         book.charge(&account, &user, &rate, from, until, half_life_secs);
     }
+}
+
+/// What a run used that is over, each node as long as it was held: as accounts are charged, in thousandths of a GPU times milliseconds.
+pub(crate) fn used_by(run: &Run, outcome: &Outcome) -> u64 {
+    if outcome.started.is_none() {
+        return 0;
+    }
+    let stood_still = run.suspended_by(outcome.ended);
+    let shares = run.allocation.iter().enumerate();
+    let each = shares.map(|(at, share)| {
+        let held = outcome.held_millis.get(at).copied();
+        let held = held.unwrap_or(outcome.lasted_millis());
+        let held = u64::try_from(held).unwrap_or(0).saturating_sub(stood_still);
+        share.gpus.milli().saturating_mul(held)
+    });
+    each.fold(0, u64::saturating_add)
+}
+
+fn charge_token(state: &mut State, id: RunId, outcome: &Outcome) {
+    let used = state.run(id).map_or(0, |run| used_by(run, outcome));
+    let token = state.job(id.job).and_then(|job| job.spec.token);
+    let Some(token) = token.filter(|token| used > 0 && state.tokens.users.contains_key(token))
+    else {
+        return;
+    };
+    let token = token_mut(state, token);
+    token.gpu_used = token.gpu_used.saturating_add(used);
 }
 
 fn rate_of(state: &State, id: JobId, shares: &[NodeShare]) -> Option<(String, String, Rate)> {

@@ -25,6 +25,7 @@ use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{
     ExitCode, JobId, JobSpec, NodeId, NodeLife, Reason, ReasonCode, RunClass, RunId, Timestamp,
+    TokenId, UserToken,
 };
 use gsched::Nomination;
 use serde::{Deserialize, Serialize};
@@ -504,6 +505,24 @@ pub enum Event {
         hash: String,
         at: Timestamp,
     },
+    /// A user's token; the two above are of machines that join.
+    TokenMade {
+        token: Box<UserToken>,
+    },
+    TokenRevoked {
+        token: TokenId,
+        by: String,
+        at: Timestamp,
+    },
+    /// The day in which tokens were used last. Not stored, like the next.
+    TokensUsed {
+        tokens: Vec<TokenId>,
+        day: Timestamp,
+    },
+    /// They ended long ago.
+    TokensForgotten {
+        tokens: Vec<TokenId>,
+    },
 
     // the cluster
     /// The TOML is its source; the store keeps only a note of the change.
@@ -568,6 +587,8 @@ impl Event {
                 | Self::JobsForgotten { .. }
                 | Self::TimeReached { .. }
                 | Self::GpuChecksLooked { .. }
+                | Self::TokensUsed { .. }
+                | Self::TokensForgotten { .. }
         )
     }
 
@@ -599,6 +620,10 @@ impl Event {
             | Self::NodeDrainDue { .. }
             | Self::TokenMinted { .. }
             | Self::TokenSpent { .. }
+            | Self::TokenMade { .. }
+            | Self::TokenRevoked { .. }
+            | Self::TokensUsed { .. }
+            | Self::TokensForgotten { .. }
             | Self::NodeJoined { .. }
             | Self::NodeEpochRaised { .. }
             | Self::NodeRenewed { .. }
@@ -761,7 +786,12 @@ impl Event {
             | Self::Restored { .. }
             | Self::ControllerStarted { .. }
             | Self::TimeReached { .. }
-            | Self::GpuChecksLooked { .. } => none,
+            | Self::GpuChecksLooked { .. }
+            // Tokens of users are written as they differ from those of the last commit, as the use of accounts is.
+            | Self::TokenMade { .. }
+            | Self::TokenRevoked { .. }
+            | Self::TokensUsed { .. }
+            | Self::TokensForgotten { .. } => none,
         }
     }
 }

@@ -5,8 +5,9 @@ use crate::ctl::event::Event;
 use crate::ctl::job::targets::{
     TargetRecord, each, few_are_split, find, is_one_task, own_tasks, shown, split,
 };
-use crate::ctl::owner::SYSTEM;
+use crate::ctl::owner::{SYSTEM, TOKEN};
 use crate::ctl::state::{Array, State, put_in};
+use crate::ctl::token::cap;
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
@@ -291,8 +292,15 @@ fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result
     if job.state.is_final() {
         return Err(over(target));
     }
-    let (held, owner) = (job.holds.clone(), job.spec.user.name.clone());
-    for owner in to_lift(actor, &held, &owner, target)? {
+    let capped = job.holds.iter().any(|mark| mark.owner == TOKEN);
+    if capped {
+        cap::check_release(tx.state, job, tx.now)?;
+    }
+    let (mut held, owner) = (job.holds.clone(), job.spec.user.name.clone());
+    held.retain(|mark| mark.owner != TOKEN);
+    let lifted = to_lift(actor, &held, &owner, target)?;
+    let of_cap = capped.then(|| TOKEN.to_owned());
+    for owner in lifted.into_iter().chain(of_cap) {
         tx.emit(Event::JobReleased {
             job: id,
             owner: Some(owner),

@@ -11,6 +11,7 @@ use crate::ctl::job::targets::{
 use crate::ctl::job::{dependency, limits};
 use crate::ctl::run::gang::stop;
 use crate::ctl::state::{EntryId, Job, OpenDependency, intersection};
+use crate::ctl::token::cap;
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
@@ -165,6 +166,18 @@ fn may_run_again(
             .filter(|(_, step)| *step == RequeueStep::Return)
     };
     let count = returning().count() as u64 + cancelled.map_or(0, |(_, positions)| positions.len());
+    let back = |(id, step): &(JobId, RequeueStep)| {
+        let job = tx
+            .job(*id)
+            .filter(|_| !matches!(step, RequeueStep::Stop(_)))?;
+        Some((&*job.spec, job.limit_secs, 1))
+    };
+    let tasks = cancelled.and_then(|(id, positions)| {
+        let array = tx.array(*id)?;
+        Some((&*array.spec, array.limit_secs, positions.len()))
+    });
+    let back = steps.iter().filter_map(back).chain(tasks);
+    cap::check_return(tx.state, back, tx.now)?;
     match returning().find_map(job).or(array) {
         Some((_, spec)) if !actor.operator && count > 0 => {
             limits::check_return(tx.state, spec, count)

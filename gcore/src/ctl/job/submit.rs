@@ -15,6 +15,7 @@ use crate::ctl::job::partition::no_default;
 use crate::ctl::job::request_bounds::{check_numbers, check_texts, check_user};
 use crate::ctl::job::{partition_list, parts, parts_fit, request_size};
 use crate::ctl::state::{ClientKey, EntryId, OpenDependency, State};
+use crate::ctl::token::cap;
 use crate::ctl::tx::Tx;
 use gmodel::partition_list::names;
 use gmodel::{JobId, JobSpec, Timestamp, UserRef};
@@ -130,6 +131,8 @@ pub fn complete_parts(
         done.push((spec, limit_secs));
     }
     parts_fit::check(state, leader, &done, now)?;
+    let all = done.iter().map(|(spec, limit_secs)| (spec, *limit_secs));
+    cap::check_submission(state, actor, all, now)?;
     Ok(done)
 }
 
@@ -176,6 +179,8 @@ pub fn complete(
         uid: actor.uid,
         gid: actor.gid,
     };
+    spec.token = actor.token;
+    cap::fill_in(state, &mut spec);
     // Slurm's priority 0 is a hold, for owners as well.
     spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
     if spec.allocation {
@@ -197,11 +202,14 @@ pub fn complete(
             .ok_or_else(|| no_default(config))?;
         spec.partition = default.name.clone();
     }
-    if spec.waits_in_several() {
-        return partition_list::complete(state, actor, spec, notes, now);
-    }
-    let limit_secs = complete_in(state, actor, &mut spec, notes, now)?;
-    Ok((spec, limit_secs))
+    let done = if spec.waits_in_several() {
+        partition_list::complete(state, actor, spec, notes, now)?
+    } else {
+        let limit_secs = complete_in(state, actor, &mut spec, notes, now)?;
+        (spec, limit_secs)
+    };
+    cap::check_submission(state, actor, std::iter::once((&done.0, done.1)), now)?;
+    Ok(done)
 }
 
 /// What the first submission with this key was told.

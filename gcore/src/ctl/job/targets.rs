@@ -3,6 +3,7 @@
 use crate::ctl::command::{Actor, Refusal, Reply, Target, TargetResult};
 use crate::ctl::event::Event;
 use crate::ctl::state::{Array, State, intersection, take_out};
+use crate::ctl::token::cap;
 use crate::ctl::tx::Tx;
 use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobSpec, RefusalKind, RunId};
@@ -96,7 +97,11 @@ pub(crate) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Targ
                 actor.user
             )))
         }
-        _ => Ok(found),
+        Some(spec) => {
+            cap::check_reach(state, actor, spec, &format!("job {}", shown(target)))?;
+            Ok(found)
+        }
+        None => Ok(found),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::ctl::job::request_bounds::{MAX_TEXT_BYTES, check_counts};
 use crate::ctl::job::targets::{TargetRecord, find, own_tasks, shown, split};
 use crate::ctl::job::{admission, deadline, limits, parts, request_size};
 use crate::ctl::state::{EntryId, OpenDependency, State, TaskOf};
+use crate::ctl::token::cap::{self, ChangedRecord};
 use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
@@ -56,6 +57,7 @@ pub(crate) fn handle(
             "ArrayTaskThrottle is for a whole array: name it by its id alone.",
         ));
     }
+    check_token(tx, actor, &found, &change)?;
     let new_waits = depend_anew(tx, &found, &change)?;
     let is_more = !holds || change != JobChange::default();
     if is_more {
@@ -79,6 +81,60 @@ pub(crate) fn handle(
         )?;
     }
     Ok(Reply::Done)
+}
+
+/// Refuses what the actor's token does not reach, and what may use more than the cap of the job's token has left.
+fn check_token(
+    tx: &Tx,
+    actor: &Actor,
+    found: &TargetRecord,
+    change: &JobChange,
+) -> Result<(), Refusal> {
+    let state = &*tx.state;
+    let as_changed = |(id, tasks): (EntryId, u64)| {
+        let (spec, limit_secs) = match id {
+            EntryId::Job(id) => state.job(id).map(|job| (&job.spec, job.limit_secs))?,
+            EntryId::Array(id) => state
+                .array(id)
+                .map(|array| (&array.spec, array.limit_secs))?,
+        };
+        let mut spec = spec.clone();
+        changed_spec(&mut spec, change);
+        Some(ChangedRecord {
+            id,
+            tasks,
+            spec: Arc::unwrap_or_clone(spec),
+            limit_secs: change.limit_secs.unwrap_or(limit_secs),
+        })
+    };
+    let records = records_of(state, found).into_iter();
+    let changed: Vec<ChangedRecord> = records.filter_map(as_changed).collect();
+    for one in &changed {
+        cap::check_reach(state, actor, &one.spec, "the changed job")?;
+    }
+    if change.limit_secs.is_none() && change.request.is_empty() && change.partition.is_none() {
+        return Ok(());
+    }
+    cap::check_change(state, changed.into_iter(), tx.now)
+}
+
+/// The records that a change of a target changes, an array's with those of its tasks, and for how many untouched tasks.
+fn records_of(state: &State, found: &TargetRecord) -> Vec<(EntryId, u64)> {
+    match *found {
+        TargetRecord::Job(id) => vec![(EntryId::Job(id), 1)],
+        TargetRecord::Array(id) => {
+            let untouched = state.array(id).map_or(0, |array| array.pending.len());
+            let own = own_tasks(state, id)
+                .into_iter()
+                .map(|task| (EntryId::Job(task), 1));
+            own.chain([(EntryId::Array(id), untouched)]).collect()
+        }
+        TargetRecord::Untouched {
+            array,
+            ref positions,
+        } => vec![(EntryId::Array(array), positions.len())],
+        TargetRecord::Over => Vec::new(),
+    }
 }
 
 /// The change as it is to be carried out: permitted to the actor, and with the defaults of the partitions it leads to.

@@ -29,11 +29,12 @@ pub(crate) fn mint(tx: &mut Tx, actor: &Actor, token: JoinToken) -> Result<Reply
     let stale: Vec<_> = tx
         .state
         .tokens
+        .joins
         .values()
         .filter(|token| token.expires <= tx.now)
         .map(|token| token.hash.clone())
         .collect();
-    if tx.state.tokens.len() - stale.len() >= MAX_TOKENS {
+    if tx.state.tokens.joins.len() - stale.len() >= MAX_TOKENS {
         let text = format!("{MAX_TOKENS} invitations are open; use or outwait some first.");
         return Err(Refusal::limit(text));
     }
@@ -48,6 +49,7 @@ pub(crate) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
     let token = tx
         .state
         .tokens
+        .joins
         .get(token_hash)
         .filter(|token| token.expires > tx.now);
     let Some(token) = token.cloned() else {

@@ -1,5 +1,6 @@
 //! The snapshot of the state for a pass.
 
+use crate::ctl::apply::holder;
 use crate::ctl::job::dependency;
 use crate::ctl::state::{Array, FreeResources, Job, Node, NodeFailure, Run, State};
 use crate::ctl::{gpu, node};
@@ -70,7 +71,7 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
             free
         },
     );
-    let holder = array
+    let hold = array
         .holds
         .iter()
         .chain(array.apart.iter().flat_map(|one| &one.holds))
@@ -84,9 +85,7 @@ pub(crate) fn pending_array(state: &State, array: &Array) -> PendingJob {
         limit_secs: array.limit_secs,
         reason: array.reason.clone(),
         particulars: Particulars {
-            held_by: holder
-                .filter(|_| all_are_held)
-                .map(|mark| mark.owner.as_str().into()),
+            held_by: hold.filter(|_| all_are_held).map(holder),
             positions: Some(ready),
             room: room_of(array),
             cap: cap_of(array),
@@ -138,7 +137,7 @@ fn entry_of(state: &State, job: &Job, now: Timestamp) -> PendingJob {
         limit_secs: job.limit_secs,
         reason: job.reason.clone(),
         particulars: Particulars {
-            held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
+            held_by: job.holds.first().map(holder),
             avoid,
             barred: barred(state, job, now),
             try_after: job.past.try_after,

@@ -8,6 +8,7 @@ use crate::ctl::run::parts;
 use crate::ctl::run::run_times::{RunTimes, times, unheld_millis};
 use crate::ctl::run::verdict::{EndKind, NodeName, Verdict, verdict};
 use crate::ctl::state::{DOWNED_MILLIS, Job, MAX_DOWNED, Member, Outcome, Run};
+use crate::ctl::token::cap;
 use crate::ctl::tx::Tx;
 use gmodel::config::Partition;
 use gmodel::node::HoldMark;
@@ -48,6 +49,11 @@ fn end_by(tx: &mut Tx, id: RunId, outcome: Outcome) {
     let run = tx.run(id).expect("advance found it");
     let job = tx.job(id.job).expect("a run without outcome has its job");
     let settled = run.is_settled();
+    let capped = cap::hold_on_return(tx.state, run, &outcome, tx.now);
+    let outcome = Outcome {
+        hold: capped.or(outcome.hold.clone()),
+        ..outcome
+    };
     let strikes = node::strikes::strikes_of(run, job, tx.now);
     tx.emit(Event::RunEnded {
         run: id,

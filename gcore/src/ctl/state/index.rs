@@ -5,7 +5,7 @@
 use crate::ctl::state::ClientKey;
 use crate::ctl::state::open_dependency::EntryId;
 use crate::ctl::state::tally::Tally;
-use gmodel::{JobId, NodeId, RunId, Timestamp};
+use gmodel::{JobId, NodeId, RunId, Timestamp, TokenId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Derived from the records of the state.
@@ -26,6 +26,8 @@ pub struct StateIndex {
     pub due: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that are not over, by account, user, QOS and partition.
     pub tally: Tally,
+    /// Jobs that are not over, and arrays with pending tasks, by the token that they were submitted with.
+    pub of_token: BTreeMap<TokenId, BTreeSet<EntryId>>,
     /// Nodes with a deadline: silent, to be empty by a time, or to be powered off.
     pub watched: BTreeSet<NodeId>,
     /// Runs that are not ready on all nodes, by placement.

@@ -41,7 +41,7 @@ pub use tally::{SubmissionTimes, Tally};
 use crate::chunk_map::ChunkMap;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{DOWN_BY, GpuEntry, HoldMark, Link, NodeStateView};
-use gmodel::{Fence, JobId, NodeId, Policy, RunId, Seq, Timestamp};
+use gmodel::{Fence, JobId, NodeId, Policy, RunId, Seq, Timestamp, TokenId, UserToken};
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,10 +80,18 @@ pub struct State {
     /// Runs that hold something, or that a node has not reported clean.
     pub runs: ChunkMap<RunId, Run>,
     pub nodes: ChunkMap<NodeId, Node>,
-    pub tokens: BTreeMap<String, JoinToken>,
+    pub tokens: Tokens,
     pub automatic: AutomaticRemovals,
     pub index: StateIndex,
     pub memo: StateMemos,
+}
+
+/// The tokens that are known here, as hashes of their secrets.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    /// Of machines that are to join, by the hash.
+    pub joins: BTreeMap<String, JoinToken>,
+    pub users: Arc<BTreeMap<TokenId, Arc<UserToken>>>,
 }
 
 /// What the controller itself took out of service in the last hour, for the breaker.

@@ -30,6 +30,7 @@ mod reservation_limits;
 mod reservations;
 mod steps;
 mod suspension;
+mod tokens;
 mod usage;
 mod words;
 mod world;

@@ -18,7 +18,7 @@ use gmodel::policy::{
 };
 use gmodel::request_change::RequestChange;
 use gmodel::run::{EndCause, LaunchFailureSubject, RunEnd, RunPhase};
-use gmodel::{ExitCode, Timestamp};
+use gmodel::{ExitCode, Timestamp, TokenId, UserRef, UserToken};
 
 /// A line: verb, plain words, and `key=value` words.
 pub(super) struct Words<'a> {
@@ -249,6 +249,35 @@ pub(super) fn actor(name: &str) -> Actor {
             "bob" => [("staff".into(), false), ("course".into(), true)].into(),
             _ => Default::default(),
         },
+        token: None,
+    }
+}
+
+/// `make-token 7 for=alice scope=read,submit hours=2 jobs=5 account=a partition=p days=30`.
+pub(super) fn user_token(words: &Words, now: Timestamp) -> UserToken {
+    let owner = actor(words.get("for").or(words.get("user")).unwrap_or("alice"));
+    let scopes: Vec<String> = names(Some(words.get("scope").unwrap_or("read,submit")));
+    UserToken {
+        id: TokenId(words.args[0].parse().unwrap()),
+        user: UserRef {
+            name: owner.user,
+            uid: owner.uid,
+            gid: owner.gid,
+        },
+        hash: "00".repeat(32),
+        scopes: scopes.iter().map(|scope| scope.parse().unwrap()).collect(),
+        accounts: names(words.get("account")),
+        partitions: names(words.get("partition")),
+        expires: now.plus_secs(86_400 * words.parse::<i64>("days").unwrap_or(30)),
+        gpu_secs: words.parse::<u64>("hours").map(|hours| hours * 3600),
+        jobs: words.parse("jobs").unwrap_or(1000),
+        note: String::new(),
+        made: now,
+        made_by: String::new(),
+        known: true,
+        revoked: None,
+        used_on: None,
+        gpu_used: 0,
     }
 }
 
@@ -301,6 +330,9 @@ pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
         Some(first) => Backfill::First(first.parse().unwrap()),
         None => config.scheduler.backfill,
     };
+    config
+        .operators
+        .extend(names::<Vec<_>>(words.get("operators")));
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
 }
 
@@ -326,6 +358,7 @@ fn partition(words: &Words) -> Partition {
             _ => PartitionState::Up,
         },
         max_time_secs: words.parse("max_time"),
+        over_time_secs: words.parse("over_time").unwrap_or(0),
         default_time_secs: words.parse("default_time"),
         allow_accounts: names(words.get("accounts")),
         allow_users: words.get("users").map_or(Vec::new(), |list| {

@@ -218,6 +218,9 @@ const CELLS: &[(JobRowKey, ComputedCell)] = &[
     (JobRowKey::licences, |row, _, out| {
         out.text_unless_empty(&licence::text(&row.spec().licences))
     }),
+    (JobRowKey::token, |row, _, out| {
+        out.some(row.spec().token.map(|token| token.to_string()))
+    }),
     (JobRowKey::reservation, |row, _, out| {
         out.some(row.reservation())
     }),

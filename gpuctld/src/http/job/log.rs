@@ -421,6 +421,10 @@ impl LogWriter<'_> {
             | Event::GpuJudged { .. }
             | Event::GpuChecksLooked { .. }
             | Event::TokenMinted { .. }
+            | Event::TokenMade { .. }
+            | Event::TokenRevoked { .. }
+            | Event::TokensUsed { .. }
+            | Event::TokensForgotten { .. }
             | Event::TokenSpent { .. }
             | Event::PolicyChanged { .. }
             | Event::Configured { .. }

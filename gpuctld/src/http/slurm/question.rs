@@ -84,7 +84,7 @@ fn check_headers(headers: &HeaderMap, peer: &Peer) -> Result<(), SlurmError> {
     };
     if header(TOKEN_HEADER).is_some() {
         return Err(SlurmError::unauthorised(
-            "X-SLURM-USER-TOKEN: there are no tokens of users here. On this socket the kernel says who asks: leave the header out",
+            "X-SLURM-USER-TOKEN: a token is not taken on this way. The controller takes one on its https address and its own socket",
         ));
     }
     match header(USER_HEADER) {

@@ -132,7 +132,7 @@ async fn a_token_carries_the_ca_and_joining_needs_no_peer() {
         (400, &json!("invalid")),
         "the token is not spent: {answer}"
     );
-    assert_eq!(pool.core.view().await.tokens.len(), 1);
+    assert_eq!(pool.core.view().await.tokens.joins.len(), 1);
     let (status, _) = pool
         .ask_text(None, "POST", "/v1/renew", json!({}).to_string())
         .await;

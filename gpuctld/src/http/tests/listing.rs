@@ -184,6 +184,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         dependency: "x".into(),
         licences: "x".into(),
         reservation: Some("x".into()),
+        token: Some("x".into()),
         prefer: Some("x".into()),
         nvlink: true,
         switches: Some("x".into()),

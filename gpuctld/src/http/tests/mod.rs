@@ -17,4 +17,5 @@ mod reservation;
 mod slurm;
 mod standing;
 mod submission;
+mod token;
 mod trace;

@@ -4,14 +4,16 @@ use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::core_thread::now;
 use crate::core_thread::{Core, CoreHandle, CoreParts};
-use crate::http::{App, NodeAnswer, NodeLinks, Peer, StreamSource, router};
+use crate::http::{App, NodeAnswer, NodeLinks, Peer, StreamSource, admit_token, router};
 use crate::node_changes::NodeChanges;
 use crate::pki::Pki;
 use crate::planner;
 use crate::store::Store;
+use crate::user_names::UserNames;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
 use gcore::ctl::state::JoinToken;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, snapshot};
 use gmodel::node::{GpuInfo, Inventory, Role};
@@ -194,6 +196,39 @@ impl Pool {
             .call(request)
             .await
             .unwrap();
+        let status = answer.status();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        let value = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        (status, value)
+    }
+
+    /// Over the network from `from`, with these headers: as the listener lets it in.
+    pub(super) async fn ask_over_network(
+        &self,
+        from: &str,
+        headers: &[(&str, &str)],
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(Body::from(body.to_string())).unwrap();
+        let (gate, names) = (&self.app.tokens, UserNames::default());
+        let from = Some(from.parse().unwrap());
+        let answer = match admit_token(&self.core, gate, &names, &mut request, from).await {
+            Ok(()) => TowerToHyperService::new(self.router.clone())
+                .call(request)
+                .await
+                .unwrap(),
+            Err(error) => error.into_response(),
+        };
         let status = answer.status();
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes)
@@ -405,6 +440,7 @@ pub(super) fn local(uid: u32, user: &str) -> Peer {
         admin: false,
         local: true,
         known: true,
+        token: None,
     }
 }
 

@@ -47,6 +47,74 @@ fn everything_comes_back_at_every_step_of_a_life() {
 }
 
 #[test]
+fn a_token_and_what_counts_against_its_caps_come_back() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let id = gmodel::TokenId(7);
+    let token = gmodel::UserToken {
+        id,
+        user: gmodel::UserRef {
+            name: "alice".into(),
+            uid: 1000,
+            gid: 1000,
+        },
+        hash: "ab".repeat(32),
+        scopes: [gmodel::Scope::Submit].into(),
+        accounts: Default::default(),
+        partitions: Default::default(),
+        expires: world.now.plus_secs(86_400),
+        gpu_secs: Some(36_000),
+        jobs: 3,
+        note: "ci".into(),
+        made: world.now,
+        made_by: String::new(),
+        known: true,
+        revoked: None,
+        used_on: None,
+        gpu_used: 0,
+    };
+    world.command(Command::Token {
+        change: gcore::ctl::TokenChange::Make(Box::new(token)),
+    });
+    let with_token = || Actor {
+        token: Some(id),
+        ..alice()
+    };
+    let submit = |spec: JobSpec| Input::Command {
+        actor: with_token(),
+        command: Command::Submit {
+            spec: Box::new(changed(spec, |spec| {
+                spec.common.time_limit_secs = Some(600)
+            })),
+            client_key: None,
+        },
+    };
+    world.input(submit(spec("h100:2")));
+    world.input(submit(array("0-1")));
+    let job = world.state.jobs.keys().next().unwrap();
+    world.assert_comes_back();
+    world.start(node, job);
+    world.now = world.now.plus_secs(60);
+    world.end(node, job);
+    world.assert_comes_back();
+    let before = gcore::ctl::token_use(&world.state, id, world.now);
+    assert!(before.gpu_used > 0 && before.jobs == 2, "{before:?}");
+    world.input(Input::Command {
+        actor: alice(),
+        command: Command::Token {
+            change: gcore::ctl::TokenChange::Revoke(id),
+        },
+    });
+    world.assert_comes_back();
+    let world = world.reopen();
+    assert_eq!(gcore::ctl::token_use(&world.state, id, world.now), before);
+    assert_eq!(
+        world.state.tokens.users[&id].revoked.as_ref().unwrap().by,
+        "alice"
+    );
+}
+
+#[test]
 fn a_client_key_outlives_a_restart_though_its_job_is_over() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);

@@ -3,7 +3,7 @@
 use crate::ctl::state::JoinToken;
 use crate::ctl::tests::words::{
     Words, actor, inventory, phase, policy_change, request_change, set_config, set_partition, spec,
-    target,
+    target, user_token,
 };
 use crate::ctl::tests::world::World;
 use crate::ctl::*;
@@ -256,6 +256,18 @@ impl World {
         let reason = || words.args[1..].join(" ");
         let targets: Vec<Target> = words.args.iter().filter_map(|word| target(word)).collect();
         let command = match words.verb {
+            "revoke" => Command::Token {
+                change: TokenChange::Revoke(gmodel::TokenId(words.args[0].parse().unwrap())),
+            },
+            "used" => Command::Token {
+                change: TokenChange::NoteUse {
+                    tokens: vec![gmodel::TokenId(words.args[0].parse().unwrap())],
+                    day: self.now,
+                },
+            },
+            "make-token" => Command::Token {
+                change: TokenChange::Make(Box::new(user_token(words, self.now))),
+            },
             "cancel" => Command::Cancel {
                 targets,
                 signal: None,
