@@ -7,9 +7,11 @@
 mod batch;
 mod disk;
 mod gpu_log;
+mod job_flow;
 
 pub use batch::{Core, CoreParts, now};
 pub use disk::make_room_to_start;
+pub use job_flow::JobFlow;
 
 use crate::group_members::PartitionGroups;
 use crate::histogram::Histogram;
@@ -97,6 +99,8 @@ pub struct CoreStats {
     pub database_free_bytes: AtomicU64,
     /// What the look at its pages found.
     pub damage: OnceLock<String>,
+    /// What became of jobs.
+    pub flow: JobFlow,
 }
 
 impl CoreHandle {

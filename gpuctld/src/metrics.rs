@@ -1,95 +1,27 @@
 //! What `/metrics` (Prometheus text) and `gadm diag` say: jobs, nodes and GPUs by state, times of the core.
 //!
-//! Counts come from the published state, times from [`CoreStats`]; nothing here changes anything.
+//! Counts come from the published state, times from [`CoreStats`]; nothing here changes anything. [`pool`] has what a site watches.
+
+mod census;
+mod exposition;
+mod pool;
 
 use crate::core_thread::{CoreHandle, CoreStats};
 use crate::histogram::{Histogram, HistogramValues};
 use crate::http::node::difference::differences;
-use crate::http::node::gpu::state_word;
+use census::census;
+use exposition::{Exposition, Scale};
 use gcore::ctl::{State, open_breakers};
-use gmodel::node::Role;
-use gmodel::{JobState, Timestamp};
+use gmodel::Timestamp;
 use gwire::api::SCHEMA;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Routes and the times of their answers.
 pub type RequestTimes = [(String, Arc<Histogram>)];
-
-/// Counts of what there is.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Census {
-    /// Array tasks count one each.
-    jobs: BTreeMap<&'static str, u64>,
-    arrays: u64,
-    runs: u64,
-    nodes: BTreeMap<String, u64>,
-    /// By type and state, in GPUs.
-    gpus: BTreeMap<(String, &'static str), f64>,
-    /// GPUs by how they stand, as `gnodes --health` says it.
-    health: BTreeMap<&'static str, u64>,
-}
-
-fn census(state: &State) -> Census {
-    let mut count = Census {
-        arrays: state.arrays.len() as u64,
-        runs: state.runs.len() as u64,
-        ..Census::default()
-    };
-    count.jobs = JobState::ALL
-        .iter()
-        .filter(|job| !job.is_final())
-        .map(|job| (job.long(), 0))
-        .collect();
-    for job in state.jobs.values() {
-        *count.jobs.entry(job.state.long()).or_default() += 1;
-    }
-    for array in state.arrays.values() {
-        *count.jobs.entry(JobState::Pending.long()).or_default() += array.pending.len();
-    }
-    for node in state
-        .nodes
-        .values()
-        .filter(|node| node.role == Role::Compute)
-    {
-        *count
-            .nodes
-            .entry(state.node_view(node).to_string())
-            .or_default() += 1;
-        for gpu in node.gpus.iter().filter(|gpu| gpu.is_expected()) {
-            *count.health.entry(state_word(gpu)).or_default() += 1;
-        }
-        let free = state.free_on(node);
-        for (gpu, free_milli) in node.gpus.iter().zip(&free.gpu_milli) {
-            let gpu_type = gpu.info.gpu_type.clone();
-            if gpu.info.divided && gpu.info.fault.is_empty() || !gpu.is_expected() {
-                continue;
-            }
-            let part = f64::from(gpu.info.part().milli()) / 1000.0;
-            if !gpu.usable() {
-                let state = if gpu.present { "sick" } else { "missing" };
-                *count.gpus.entry((gpu_type, state)).or_default() += part;
-                continue;
-            }
-            let idle = f64::from(*free_milli) / 1000.0 * part;
-            let idle_word = if node.is_available() {
-                "idle"
-            } else {
-                "unavailable"
-            };
-            *count
-                .gpus
-                .entry((gpu_type.clone(), "allocated"))
-                .or_default() += part - idle;
-            *count.gpus.entry((gpu_type, idle_word)).or_default() += idle;
-        }
-    }
-    count
-}
 
 /// The histograms of the core: name, meaning, unit is microseconds unless said.
 fn histograms(stats: &CoreStats) -> [(&'static str, &'static str, &Histogram); 5] {
@@ -110,17 +42,45 @@ fn histograms(stats: &CoreStats) -> [(&'static str, &'static str, &Histogram); 5
     ]
 }
 
-/// Prometheus text format 0.0.4.
+/// Prometheus text format 0.0.4. `sees_all`: with what accounts and jobs hold.
 pub fn prometheus(
     state: &State,
     core: &CoreHandle,
     requests: &RequestTimes,
     up: Duration,
     now: Timestamp,
+    sees_all: bool,
 ) -> String {
-    let count = census(state);
-    let stats = core.stats();
     let mut out = Exposition::default();
+    out.family(
+        "gpupool_build_info",
+        "gauge",
+        "1, with the release and the name of the cluster",
+    );
+    out.sample(
+        "gpupool_build_info",
+        &[
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("name", &state.config.name),
+        ],
+        1.0,
+    );
+    cluster(&mut out, state, now);
+    pool::partitions(&mut out, state);
+    pool::demand(&mut out, state, now);
+    pool::out_of_service(&mut out, state);
+    pool::job_flow(&mut out, state, &core.stats().flow);
+    if sees_all {
+        pool::accounts(&mut out, state, now);
+        pool::job_gpus(&mut out, state);
+    }
+    controller(&mut out, core, requests, up);
+    out.text
+}
+
+/// Jobs, nodes and GPUs by state.
+fn cluster(out: &mut Exposition, state: &State, now: Timestamp) {
+    let count = census(state);
     out.family(
         "gpupool_jobs",
         "gauge",
@@ -178,6 +138,11 @@ pub fn prometheus(
         "Job arrays in memory",
         count.arrays as f64,
     );
+}
+
+/// The daemon itself: what waits for it, how long it takes, its disk.
+fn controller(out: &mut Exposition, core: &CoreHandle, requests: &RequestTimes, up: Duration) {
+    let stats = core.stats();
     out.one(
         "gpupool_queue_length",
         "gauge",
@@ -255,7 +220,7 @@ pub fn prometheus(
     for (name, help, histogram) in histograms(stats) {
         let family = format!("gpupool_{name}_seconds");
         out.family(&family, "histogram", help);
-        out.histogram(&family, &[], &histogram.values());
+        out.histogram(&family, &[], &histogram.values(), Scale::Micros);
     }
     out.family(
         "gpupool_request_seconds",
@@ -267,9 +232,9 @@ pub fn prometheus(
             "gpupool_request_seconds",
             &[("route", route)],
             &times.values(),
+            Scale::Micros,
         );
     }
-    out.text
 }
 
 /// The answer of `GET /v1/diag`.
@@ -354,67 +319,4 @@ fn summary(values: &HistogramValues) -> Value {
         "p99_us": values.percentile(99),
         "max_us": values.max,
     })
-}
-
-/// Prometheus text being written.
-#[derive(Default)]
-struct Exposition {
-    text: String,
-}
-
-impl Exposition {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}."));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.family(name, kind, help);
-        self.sample(name, &[], value);
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        if labels.is_empty() {
-            return self.line(format_args!("{name} {value}"));
-        }
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
-            .collect();
-        self.line(format_args!("{name}{{{}}} {value}", labels.join(",")));
-    }
-
-    /// Microseconds to seconds, buckets cumulated. A bucket holds what is below its bound.
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], values: &HistogramValues) {
-        let mut below = 0;
-        let last = values.buckets.len().saturating_sub(1);
-        for (position, (bound, count)) in values.buckets.iter().enumerate() {
-            below += count;
-            let bound = if position == last {
-                "+Inf".to_owned()
-            } else {
-                (*bound as f64 / 1e6).to_string()
-            };
-            let with_bound: Vec<(&str, &str)> = labels
-                .iter()
-                .copied()
-                .chain([("le", bound.as_str())])
-                .collect();
-            self.sample(&format!("{name}_bucket"), &with_bound, below as f64);
-        }
-        self.sample(&format!("{name}_sum"), labels, values.sum as f64 / 1e6);
-        self.sample(&format!("{name}_count"), labels, values.count as f64);
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments) {
-        writeln!(self.text, "{line}").expect("a String takes every write");
-    }
-}
-
-/// Label values: backslash, quote and newline are escaped.
-fn escaped(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }

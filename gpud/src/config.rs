@@ -57,6 +57,9 @@ pub struct Config {
     pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
     pub gpu_watch_secs: u32,
+    /// Where dcgm-exporter and jobstats read which job has which GPU; `None`: it is not told.
+    pub dcgm_job_dir: Option<PathBuf>,
+    pub jobstats_dir: Option<PathBuf>,
     /// Links of Slurm's names, last in the PATH of jobs where the directory is there.
     pub slurm_names: PathBuf,
     /// The kernel log that is read for Xids besides NVML; `None` where `nvml_lib` names a library.
@@ -154,7 +157,7 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 39] = [
     "controller",
     "state_dir",
     "spool_dir",
@@ -182,6 +185,8 @@ const KEYS: [&str; 37] = [
     "gpu_reset",
     "node_reboot",
     "gpu_repair_pause_secs",
+    "dcgm_job_dir",
+    "jobstats_dir",
     "gpu_watch_secs",
     "kernel_log",
     "slurm_names",
@@ -321,6 +326,8 @@ impl File<'_> {
                 .number("gpu_repair_pause_secs", 86_400)
                 .map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
+            dcgm_job_dir: self.some_path("dcgm_job_dir"),
+            jobstats_dir: self.some_path("jobstats_dir"),
             kernel_log,
             slurm_names: self.path("slurm_names", "/usr/lib/gpupool/slurm-names"),
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
@@ -388,13 +395,15 @@ impl File<'_> {
     }
 
     fn path(&mut self, key: &str, default: &str) -> PathBuf {
-        let path = self
-            .string(key)
-            .map_or_else(|| PathBuf::from(default), PathBuf::from);
+        self.some_path(key).unwrap_or_else(|| default.into())
+    }
+
+    fn some_path(&mut self, key: &str) -> Option<PathBuf> {
+        let path = PathBuf::from(self.string(key)?);
         if !path.is_absolute() {
             self.complain(key, &format!("{} is not an absolute path", path.display()));
         }
-        path
+        Some(path)
     }
 
     fn word(&mut self, key: &str, words: &[&'static str]) -> Option<&'static str> {

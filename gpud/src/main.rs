@@ -25,6 +25,7 @@ use controller::{forward, identity, link};
 use daemon::Daemon;
 use gmodel::node::Role;
 use gpu::check_book::GpuChecks;
+use gpu::job_files::JobFiles;
 use gpu::{catalogue, health, order, share, table, watch, watch_thread};
 use hollow::HollowOptions;
 use input::DaemonInput;
@@ -384,6 +385,7 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
     if is_compute {
         stand_by.prepare();
     }
+    let job_files = JobFiles::new(&config);
     let name_resolves = Arc::new(OnceLock::new());
     if is_compute {
         site::look_up_name(identity.name.clone(), name_resolves.clone());
@@ -398,6 +400,7 @@ fn open_site(config: Config, identity: Identity) -> Result<Site> {
         cpus,
         gpus,
         gpu_watch,
+        job_files,
         left_shares: Mutex::default(),
         checks: GpuChecks::default(),
         scrub_tries: Mutex::default(),

@@ -3,6 +3,7 @@
 use crate::clock::wall_clock;
 use crate::config::{self, Config, Isolation};
 use crate::gpu::check_book::GpuChecks;
+use crate::gpu::job_files::JobFiles;
 use crate::gpu::table::GpuTable;
 use crate::gpu::watch::GpuWatch;
 use crate::own_limits::PidRoom;
@@ -34,6 +35,7 @@ pub struct Site {
     pub gpus: Arc<GpuTable>,
     /// `None` on login nodes and where GPUs are not looked for.
     pub gpu_watch: Option<GpuWatch>,
+    pub job_files: JobFiles,
     /// Runs that have left their shares of GPUs and are not clean yet. Its holder may change shares.
     pub left_shares: Mutex<BTreeSet<RunId>>,
     /// Of GPUs in idle gaps.

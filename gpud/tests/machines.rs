@@ -335,8 +335,12 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
     let mut ctl = Controller::start().await;
     let mut node = gpu_node(&mut ctl, "gpu_watch_secs = 1").await;
     let gpus = ctl.wait_hello().await.inventory.gpus;
+    let job_files = node.path("jobs-of-gpus");
     // Use is a mean since the sample before: set under a daemon that samples, the first one would hold the idle time too.
     node.stop_daemon();
+    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
+    let config = format!("dcgm_job_dir = {job_files:?}\n{config}");
+    fs::write(node.path("gpud.toml"), config).unwrap();
     nvml_sim(&node, &["set", "gpu1", "util=90", "power=500", "mem=60000"]);
     node.start_daemon();
     ctl.wait_hello().await;
@@ -375,11 +379,15 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
         vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.path("work/up")).await;
+    wait_file(&job_files.join("2")).await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
     node.kill_daemon();
+    fs::write(job_files.join("0"), "of a job that ended meanwhile\n").unwrap();
     node.start_daemon();
     ctl.wait_hello().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(fs::read_to_string(job_files.join("1")).unwrap(), "1\n");
+    assert!(!job_files.join("0").exists(), "no job has GPU 0");
     nvml_sim(&node, &["set", "gpu1", "mem=0"]);
     fs::write(node.path("work/go"), "").unwrap();
     let used = ctl.wait_clean(run).await.usage.gpu;

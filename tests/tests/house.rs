@@ -89,7 +89,7 @@ const EXCUSED: &[(&str, &str, &str)] = &[
         "order_without_texts",
         "one record, a line for each field",
     ),
-    ("gpuctld", "prometheus", "a table of the metric families"),
+    ("gpuctld", "controller", "a table of the metric families"),
     ("gpuctld", "router", "a table of the routes"),
     ("gpuctld", "run_fields", "a table with a line for each key"),
     ("gpuctld", "with_spec", "one record, a line for each field"),

@@ -314,6 +314,7 @@ impl Core {
                 Vec::new()
             };
             gpu_log::say(of_gpus);
+            stats.flow.record(&self.state, &batch.events, batch.now);
             let version = shared.published.version.load(Relaxed) + 1;
             shared.published.version.store(version, Release);
             shared.versions.send_replace(version);

@@ -15,7 +15,7 @@ pub mod node;
 mod peer;
 mod period;
 mod permission;
-mod policy;
+pub(crate) mod policy;
 mod query;
 mod slurm;
 mod step;

@@ -83,6 +83,7 @@ impl Daemon {
             };
             if !gpus.is_empty() {
                 watch.run_began(run, &site.spool.run_dir(run), &gpus);
+                site.job_files.follow(site);
             }
         };
         if watch.has_fresh_sample() {

@@ -9,6 +9,7 @@ pub mod driver_files;
 pub mod fence;
 pub mod health;
 pub mod imex;
+pub mod job_files;
 pub mod mig;
 mod mig_cut;
 mod mps_control;

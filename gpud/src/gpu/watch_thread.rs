@@ -49,6 +49,7 @@ impl GpuWatch {
         health.write(wall_clock());
         drop(health);
         to_end.extend(share::look(site));
+        site.job_files.follow(site);
         for (run, why) in &to_end {
             match site.spool.mark_gpu_failed(*run, why) {
                 Ok(true) => log_line(

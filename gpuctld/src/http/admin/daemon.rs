@@ -5,7 +5,7 @@
 use crate::core_thread::now;
 use crate::http::app::ApiContext;
 use crate::http::error::{ApiError, with_sources};
-use crate::http::permission::Caller;
+use crate::http::permission::{Caller, Visibility};
 use crate::{metrics, store};
 use axum::Json;
 use axum::extract::State as Shared;
@@ -30,20 +30,22 @@ pub(crate) async fn diag(
     )))
 }
 
-pub(crate) async fn metrics(_: Caller, Shared(site): Shared<ApiContext>) -> Response {
+/// Holdings of accounts and jobs are left out for readers that do not see all jobs (`privacy`).
+pub(crate) async fn metrics(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+) -> Result<Response, ApiError> {
     let state = site.core.view().await;
-    let text = metrics::prometheus(
-        &state,
-        &site.core,
-        &site.app.requests(),
-        site.app.started.elapsed(),
-        now(),
-    );
-    (
-        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        text,
-    )
-        .into_response()
+    let sees_all = Visibility::of(&caller, &state).sees_all();
+    let task = tokio::task::spawn_blocking(move || {
+        let (requests, up) = (site.app.requests(), site.app.started.elapsed());
+        metrics::prometheus(&state, &site.core, &requests, up, now(), sees_all)
+    });
+    let text = task
+        .await
+        .map_err(|_| ApiError::unavailable("the metrics could not be told; this is a bug"))?;
+    let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, text).into_response())
 }
 
 /// What the checker finds wrong with the whole state; nothing, if all is well.

@@ -168,6 +168,11 @@ async fn diagnosis_check_backup_and_metrics_tell_the_state() {
         "gpupool_jobs{state=\"PENDING\"} 10",
         "gpupool_gpus{type=\"h100\",state=\"idle\"} 3",
         "gpupool_nodes{state=\"MIXED\"} 1",
+        "gpupool_partition_gpus{partition=\"main\",type=\"h100\",state=\"idle\"} 3",
+        "gpupool_pending_jobs{partition=\"main\",reason=\"JobHeldUser\"} 10",
+        "gpupool_oldest_pending_seconds{partition=\"main\"} 0",
+        "gpupool_wait_seconds_count{partition=\"main\",class=\"guaranteed\"} 1",
+        "gpupool_account_gpus{account=\"default\",type=\"h100\",class=\"guaranteed\"} 1",
         "gpupool_request_seconds_count{route=\"/v1/jobs\"} 2",
         "# TYPE gpupool_commit_seconds histogram",
     ] {
@@ -176,6 +181,10 @@ async fn diagnosis_check_backup_and_metrics_tell_the_state() {
             "{line} is not in:\n{text}"
         );
     }
+    assert!(
+        text.contains("gpupool_job_gpu_info{job=\"1\",user=\"alice\",account=\"default\",partition=\"main\",node=\"n1\""),
+        "{text}"
+    );
     for metric in text.lines().filter(|line| !line.starts_with('#')) {
         let value = metric.rsplit(' ').next().unwrap();
         assert!(value.parse::<f64>().is_ok(), "{metric}");
