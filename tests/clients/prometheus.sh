@@ -44,36 +44,15 @@ right "promtool finds no fault with the metrics" promtool check metrics <metrics
 right "one series has a job in it" [ "$(grep -v '^#' metrics | grep -F 'job="' | sed 's/{.*//' | sort -u)" = gpupool_job_gpu_info ]
 right "promtool takes the rules" promtool check rules "$etc/prometheus/gpupool.rules.yml" >/dev/null
 
-# Prometheus asks over TCP, the controller of a sandbox answers at a socket.
-port=$(free_port) own=$(free_port)
-cat >relay.py <<'PY'
-import asyncio, sys
-async def pass_on(reader, writer):
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-async def serve(reader, writer):
-    other_reader, other_writer = await asyncio.open_unix_connection(sys.argv[2])
-    await asyncio.gather(pass_on(reader, other_writer), pass_on(other_reader, writer), return_exceptions=True)
-async def main():
-    async with await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1])) as server:
-        await server.serve_forever()
-asyncio.run(main())
-PY
-python3 relay.py "$port" "$socket" &
-relay=$!
+# As in docs/monitoring.md: over https, with a token that is good for this alone.
+own=$(free_port) address=$(sed -n 's/^listen = "\(.*\)"/\1/p' "$pool/gpuctld/gpuctld.toml")
+gadm token user daemon --scope metrics --expires 1d >gpupool.token 2>/dev/null
+cp "$pool/gpuctld/state/pki/ca.pem" gpupool-ca.pem
 cp "$etc/prometheus/gpupool.rules.yml" .
-cat >prometheus.yml <<END
-global: {scrape_interval: 1s, evaluation_interval: 1s}
-rule_files: [gpupool.rules.yml]
-scrape_configs:
-  - job_name: gpupool
-    static_configs: [{targets: ["127.0.0.1:$port"], labels: {cluster: sandbox}}]
-END
+sed "s,/etc/prometheus/,,; s,ctl.example.org:7117,$address,; s/scrape_interval: 30s/scrape_interval: 1s\n  evaluation_interval: 1s/" "$etc/prometheus/prometheus.yml" >prometheus.yml
 prometheus --config.file=prometheus.yml --storage.tsdb.path=tsdb --web.listen-address="127.0.0.1:$own" --log.level=warn &
 prometheus=$!
-undo() { kill "$prometheus" "$relay" 2>/dev/null; wait 2>/dev/null; }
+undo() { kill "$prometheus" 2>/dev/null; wait "$prometheus" 2>/dev/null; }
 ask() { curl -s --get "http://127.0.0.1:$own/api/v1/$1" "${@:2}"; }
 # Rates need scrapes of some time.
 wait_until "Prometheus has five scrapes" eval 'ask query --data-urlencode "query=count_over_time(gpupool_build_info[1m]) >= 5" | grep -q "\"value\""'
