@@ -25,6 +25,20 @@ pub enum NodeAct {
         #[command(flatten)]
         nodes: NodeNames,
     },
+    /// Set which features nodes have, until their gpud reports others or the next reload
+    Features {
+        #[command(flatten)]
+        nodes: NodeNames,
+        /// What they may have: ib,nvme. Empty for none
+        #[arg(long, value_name = "LIST", required_unless_present_any = ["active", "reset"])]
+        available: Option<String>,
+        /// What of that jobs may ask for now; all of it if left out
+        #[arg(long, value_name = "LIST")]
+        active: Option<String>,
+        /// They have what their gpud.toml says again
+        #[arg(long, conflicts_with_all = ["available", "active"])]
+        reset: bool,
+    },
     /// Declare nodes down. The jobs of one that answers are stopped and leave it. A silent one counts as dead: its jobs are
     /// requeued or fail now, or when the site's fence program has powered it off
     Down {
@@ -66,6 +80,7 @@ impl NodeNames {
 pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let mut by = None;
     let is_off = matches!(act, NodeAct::Down { fenced: true, .. });
+    let mut lists = [None, None];
     let (word, nodes, reason) = match act {
         NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why: users see it"));
@@ -85,21 +100,38 @@ pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
             ("drain", nodes, reason)
         }
         NodeAct::Resume { nodes } => ("resume", nodes, String::new()),
+        NodeAct::Features {
+            nodes,
+            available,
+            active,
+            reset: _,
+        } => {
+            lists = [available, active].map(|list| list.as_deref().map(names_of));
+            ("features", nodes, String::new())
+        }
         NodeAct::Down { nodes, reason, .. } => ("down", nodes, reason),
         NodeAct::Revoke { nodes } => ("revoke", nodes, String::new()),
         NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
     };
-    let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
+    let [available_features, active_features] = lists;
     let request = NodeRequest {
         reason,
         deadline: by,
         fenced: is_off,
+        available_features,
+        active_features,
     };
+    each(client, &nodes, word, &request)
+}
+
+/// Posts a request for each of the nodes. What fails of several is told, and the others follow.
+fn each(client: &mut Client, nodes: &NodeNames, word: &str, request: &NodeRequest) -> Outcome {
+    let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
     let mut worst = 0;
     for name in names.iter() {
         let answer = client.post_repeatable::<_, ChangeReply>(
             &format!("/v1/nodes/{}/{word}", escape(name)),
-            &request,
+            request,
         );
         match answer.map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
@@ -111,4 +143,19 @@ pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
         }
     }
     Ok(worst)
+}
+
+/// `ib,nvme`, each once.
+fn names_of(list: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+    {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
 }

@@ -315,6 +315,11 @@ fn alone_or(mut parts: Vec<Constraint>, join: fn(Vec<Constraint>) -> Constraint)
     }
 }
 
+/// Whether a constraint can name it.
+pub fn is_feature(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_feature_char)
+}
+
 fn is_feature_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ':' | '+' | '/')
 }

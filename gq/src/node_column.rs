@@ -338,10 +338,8 @@ impl NodeColumn {
             Self::MemoryAllocated => mib(node.mem_alloc_bytes),
             Self::Gres => gres_text(&node.gpu_summary),
             Self::GresUsed => gres_used(node),
-            Self::Features | Self::ActiveFeatures if node.features.is_empty() => {
-                "(null)".to_owned()
-            }
-            Self::Features | Self::ActiveFeatures => node.features.join(","),
+            Self::Features => features(node.available_features.as_ref().unwrap_or(&node.features)),
+            Self::ActiveFeatures => features(&node.features),
             Self::Reason => reason(node),
             Self::ReasonUser => drainer(node).unwrap_or("Unknown").to_owned(),
             Self::ReasonUserAndUid => {
@@ -391,6 +389,13 @@ fn nodes_by_state(nodes: &[&NodeRow], in_full: bool) -> String {
         format!("{busy}/{idle}/{out}/{total}")
     } else {
         format!("{busy}/{idle}")
+    }
+}
+
+fn features(list: &[String]) -> String {
+    match list {
+        [] => "(null)".to_owned(),
+        list => list.join(","),
     }
 }
 

@@ -31,6 +31,10 @@ fn one_node_in_full_shows_how_its_gpus_are_joined() {
         Answer::ok(json!({"schema": 1, "nodes": [joined()]}).to_string())
     });
     let shown = controller.run(GNODES, &["n10"]).text();
+    assert!(
+        shown.contains("AvailableFeatures=a100,fast ActiveFeatures=a100\n"),
+        "{shown}"
+    );
     let matrix: Vec<&str> = shown
         .lines()
         .skip_while(|line| !line.contains("Links"))

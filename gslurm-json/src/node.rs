@@ -35,6 +35,11 @@ impl NodeCell {
 }
 
 /// `MIXED+DRAIN` as two words.
+/// What the node may have; `features` is what it has.
+fn available(row: &NodeRow) -> &[String] {
+    row.available_features.as_ref().unwrap_or(&row.features)
+}
+
 fn state(row: &NodeRow) -> Datum<'_> {
     list(row.state.split('+'))
 }
@@ -65,7 +70,9 @@ pub const NODE: &[Field<NodeCell>] = &[
     blank("specialized_cpus"),
     ("energy", |_| Datum::Value(json!({}))),
     blank("extra"),
-    ("features", |node| list(node.row.features.iter().cloned())),
+    ("features", |node| {
+        list(available(&node.row).iter().cloned())
+    }),
     ("active_features", |node| {
         list(node.row.features.iter().cloned())
     }),
@@ -256,7 +263,7 @@ pub const ALIKE: &[Field<AlikeCell>] = &[
     ("weight/minimum", |_| whole(1)),
     ("weight/maximum", |_| whole(1)),
     ("features/total", |group| {
-        said(group.first().features.join(","))
+        said(available(group.first()).join(","))
     }),
     ("features/active", |group| {
         said(group.first().features.join(","))

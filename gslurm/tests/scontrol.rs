@@ -87,6 +87,19 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
         sent(&["update", "nodename=n1", "state=resume"]),
         "/v1/nodes/n1/resume {\"reason\":\"\"}\n"
     );
+    assert_eq!(
+        sent(&[
+            "update",
+            "nodename=n1",
+            "AvailableFeatures=ib,fast,ib",
+            "ActiveFeatures="
+        ]),
+        "/v1/nodes/n1/features {\"reason\":\"\",\"available_features\":[\"ib\",\"fast\"],\"active_features\":[]}\n"
+    );
+    assert_eq!(
+        sent(&["update", "nodename=n1", "ActiveFeatures=ib", "State=resume"]),
+        "/v1/nodes/n1/features {\"reason\":\"\",\"active_features\":[\"ib\"]}\n/v1/nodes/n1/resume {\"reason\":\"\"}\n"
+    );
     assert!(
         sent(&["-M", "all", "update", "JobId=17", "TimeLimit=2:00:00"])
             .starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"time_limit_secs\":7200}}")

@@ -434,6 +434,11 @@ pub struct NodeRequest {
     /// Of `drain`: what still runs then is told to write its checkpoint and goes back to the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Instant>,
+    /// Of `features`: what the node may have, and what of it jobs may ask for now; neither takes back what was set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_features: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_features: Option<Vec<String>>,
     /// Of `down`: it is off for certain, so the fence program is not called.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,

@@ -212,6 +212,12 @@ pub enum Command {
     NodeResume {
         node: NodeId,
     },
+    /// Which features a node has, in place of what its gpud reports. Neither list: what was set is taken back.
+    NodeFeatures {
+        node: NodeId,
+        available: Option<Vec<String>>,
+        active: Option<Vec<String>>,
+    },
     /// Declare a silent node dead: its runs end as NODE_FAIL, with a fence program only after that has run.
     NodeDown {
         node: NodeId,

@@ -74,6 +74,7 @@ fn configure(tx: &mut Tx, config: Arc<ClusterConfig>, is_reload: bool) -> Reply 
     tx.emit(Event::Configured { config, at: tx.now });
     if is_reload {
         policy::partition::follow_files(tx);
+        node::features::follow_files(tx);
     }
     class::declassify(tx);
     Reply::Done
@@ -119,21 +120,14 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             used,
         } => run::step::end(tx, actor, target, step, exit, used),
         Command::EndAllocation { target, end } => run::allocation::end(tx, actor, &target, end),
-        Command::NodeDrain { node, reason } => node::drain::drain(tx, actor, node, &reason),
-        Command::NodeDrainBy {
-            node,
-            reason,
-            deadline,
-        } => node::drain::drain_by(tx, actor, node, &reason, deadline),
-        Command::NodeResume { node } => node::drain::resume(tx, actor, node),
-        Command::NodeDown {
-            node,
-            reason,
-            fenced,
-        } => node::admin::down(tx, actor, node, &reason, fenced),
-        Command::NodeRemove { node } => node::admin::remove(tx, actor, node),
-        Command::NodeRevoke { node } => node::join::revoke(tx, actor, node),
-        Command::NodeRenew { node, epoch, from } => node::join::renew(tx, node, epoch, &from),
+        Command::NodeDrain { .. }
+        | Command::NodeDrainBy { .. }
+        | Command::NodeFeatures { .. }
+        | Command::NodeResume { .. }
+        | Command::NodeDown { .. }
+        | Command::NodeRemove { .. }
+        | Command::NodeRevoke { .. }
+        | Command::NodeRenew { .. } => node_command(tx, actor, command),
         Command::GpuOrder { node, uuid, what } => gpu::order::order(tx, actor, node, &uuid, what),
         Command::GpuForget { uuid } => gpu::missing::forget(tx, actor, &uuid),
         Command::MintToken { token } => node::join::mint(tx, actor, token),
@@ -144,6 +138,32 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             incarnation,
             next_job,
         } => node::adoption::restore(tx, actor, incarnation, next_job),
+    }
+}
+
+fn node_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply, Refusal> {
+    match command {
+        Command::NodeDrain { node, reason } => node::drain::drain(tx, actor, node, &reason),
+        Command::NodeDrainBy {
+            node,
+            reason,
+            deadline,
+        } => node::drain::drain_by(tx, actor, node, &reason, deadline),
+        Command::NodeFeatures {
+            node,
+            available,
+            active,
+        } => node::features::set(tx, actor, node, available, active),
+        Command::NodeResume { node } => node::drain::resume(tx, actor, node),
+        Command::NodeDown {
+            node,
+            reason,
+            fenced,
+        } => node::admin::down(tx, actor, node, &reason, fenced),
+        Command::NodeRemove { node } => node::admin::remove(tx, actor, node),
+        Command::NodeRevoke { node } => node::join::revoke(tx, actor, node),
+        Command::NodeRenew { node, epoch, from } => node::join::renew(tx, node, epoch, &from),
+        other => unreachable!("{other:?} is not of a node"),
     }
 }
 

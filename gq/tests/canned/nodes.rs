@@ -35,7 +35,7 @@ pub fn answer(request: &Request) -> Answer {
                 node("n1", "IDLE", json!({})),
                 node("node2", "MIXED", json!({"cpus_alloc": 4, "mem_alloc_bytes": 500u64 << 20, "runs": ["95-1"]})),
                 node("n3", "IDLE+DRAIN", json!({"partitions": ["main", "long"], "drains": drain, "declared": true})),
-                node("n10", "DOWN", json!({"isolation": "none"})),
+                node("n10", "DOWN", json!({"isolation": "none", "available_features": ["a100", "fast"]})),
                 node("n4", "IDLE", json!({})),
             ]})
             .to_string(),

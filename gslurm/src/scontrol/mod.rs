@@ -46,6 +46,7 @@ const EXAMPLES: &str = "\
      suspend <job_list>       stop running jobs; they keep their GPUs
      update <SPECIFICATIONS>  JobId=17 TimeLimit=4:00:00, JobName=train Nice=50 (one's own of that name),
                               NodeName=node1 State=DRAIN Reason=fan (DRAIN, RESUME, DOWN, FAIL),
+                              NodeName=node1 AvailableFeatures=ib,fast ActiveFeatures=ib,
                               ReservationName=course Duration=120
      version                  display tool version number
      write batch_script <job_id> [<FILE>|-]
@@ -599,18 +600,31 @@ fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
         true => all_nodes(client)?,
         false => vec![nodes.to_owned()],
     };
-    let nodes = node::NodeNames::of(names);
     let value = |key: &str| first_value(words, &[key]).unwrap_or_default();
     let reason = value("reason").to_owned();
     let mut keys = words
         .iter()
         .filter_map(|word| Some(word.split_once('=')?.0));
-    let known = ["nodename", "node", "state", "reason"];
+    let known = [
+        "nodename",
+        "node",
+        "state",
+        "reason",
+        "availablefeatures",
+        "activefeatures",
+    ];
     if let Some(other) = keys.find(|key| !known.contains(&key.to_ascii_lowercase().as_str())) {
         return Err(Failure::usage(format_args!(
             "{other}= of a node cannot be changed: a node says itself what it has"
         )));
     }
+    if let Some(act) = features_act(&names, words) {
+        let done = node::run(client, act)?;
+        if done != 0 || first_value(words, &["state"]).is_none() {
+            return Ok(done);
+        }
+    }
+    let nodes = node::NodeNames::of(names);
     let act = match node_state(value("state"))? {
         "DRAIN" | "DOWN" | "FAIL" if reason.trim().is_empty() => {
             return Err(Failure::usage(
@@ -635,6 +649,18 @@ fn update_nodes(client: &mut Client, nodes: &str, words: &[String]) -> Outcome {
         _ => NodeAct::Resume { nodes },
     };
     node::run(client, act)
+}
+
+/// What a change says of features; `None`: nothing.
+fn features_act(names: &[String], words: &[String]) -> Option<NodeAct> {
+    let list = |key: &str| first_value(words, &[key]).map(str::to_owned);
+    let (available, active) = (list("availablefeatures"), list("activefeatures"));
+    (available.is_some() || active.is_some()).then(|| NodeAct::Features {
+        nodes: node::NodeNames::of(names.to_vec()),
+        available,
+        active,
+        reset: false,
+    })
 }
 
 /// A state by three letters at least, as scontrol takes it.

@@ -20,6 +20,9 @@ pub struct NodeRow {
     pub role: Role,
     pub partitions: Vec<String>,
     pub features: Vec<String>,
+    /// Where an operator set its features: those that it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_features: Option<Vec<String>>,
     /// Switches above it, the highest first: `spine.leaf1`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub switches: String,

@@ -266,6 +266,7 @@ pub fn apply(state: &mut State, event: &Event) {
         | Event::NodeRenewed { .. }
         | Event::NodeHello { .. }
         | Event::NodeInventory { .. }
+        | Event::NodeFeaturesSet { .. }
         | Event::NodeLinkChanged { .. }
         | Event::NodeObeyed { .. }
         | Event::NodeDrained { .. }

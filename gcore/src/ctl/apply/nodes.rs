@@ -5,7 +5,9 @@ use crate::ctl::apply::memos::forget_what_fits;
 use crate::ctl::apply::records::{lift, node_mut};
 use crate::ctl::event::Event;
 use crate::ctl::node;
-use crate::ctl::state::{CertificateRenewal, FenceFailure, Fencing, Node, State, Strike};
+use crate::ctl::state::{
+    CertificateRenewal, FenceFailure, Fencing, Node, SetFeatures, State, Strike,
+};
 use gmodel::node::{GpuEntry, Inventory, Link};
 use gmodel::{GpuSlot, JobId, NodeId, Timestamp};
 use std::sync::Arc;
@@ -79,6 +81,10 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             forget_what_fits(state);
             watch(state, *node);
         }
+        Event::NodeFeaturesSet { node, set, .. } => {
+            features_set(node_mut(state, *node), set.as_deref());
+            forget_what_fits(state);
+        }
         Event::NodeLinkChanged { node, link, at } => {
             let one = node_mut(state, *node);
             one.link = *link;
@@ -100,7 +106,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             node_mut(state, *node).drains.push(mark.clone());
         }
         Event::NodeDrainDue { node, due } => {
-            node_mut(state, *node).empty_by = Some(*due);
+            node_mut(state, *node).ordered.empty_by = Some(*due);
             watch(state, *node);
         }
         Event::NodeResumed {
@@ -109,7 +115,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             let one = node_mut(state, *node);
             lift(&mut one.drains, owner.as_deref());
             if one.drains.is_empty() {
-                one.empty_by = None;
+                one.ordered.empty_by = None;
                 one.strikes.clear();
                 one.well_since = *at;
             }
@@ -214,10 +220,26 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
             }
         }
     }
-    node.inventory = Arc::new(Inventory {
+    let mut inventory = Inventory {
         gpus: Vec::new(),
         ..inventory.clone()
-    });
+    };
+    // Its file was changed: what was set counts no more.
+    let set = node.ordered.features.take();
+    node.ordered.features = set.filter(|set| set.reported == inventory.features);
+    if let Some(set) = &node.ordered.features {
+        inventory.features.clone_from(&set.active);
+    }
+    node.inventory = Arc::new(inventory);
+}
+
+fn features_set(node: &mut Node, set: Option<&SetFeatures>) {
+    let features = match set {
+        Some(set) => set.active.clone(),
+        None => node.features_reported().to_vec(),
+    };
+    node.ordered.features = set.cloned().map(Box::new);
+    Arc::make_mut(&mut node.inventory).features = features;
 }
 
 /// Adds a strike; the oldest are dropped.

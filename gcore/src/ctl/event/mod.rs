@@ -12,7 +12,8 @@ pub use gpu_note::GpuNoteKind;
 pub use policy_change::PolicyChange;
 
 use crate::ctl::state::{
-    AdoptionWindow, EntryId, JoinToken, OpenDependency, Outcome, Stop, Strike, Suspension,
+    AdoptionWindow, EntryId, JoinToken, OpenDependency, Outcome, SetFeatures, Stop, Strike,
+    Suspension,
 };
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
@@ -390,6 +391,13 @@ pub enum Event {
         inventory: Inventory,
         at: Timestamp,
     },
+    /// By an operator; `None`: it has what its gpud reports again.
+    NodeFeaturesSet {
+        node: NodeId,
+        set: Option<Box<SetFeatures>>,
+        by: String,
+        at: Timestamp,
+    },
     NodeLinkChanged {
         node: NodeId,
         link: Link,
@@ -753,6 +761,7 @@ impl Event {
             | Self::NodeRenewed { node: id, .. }
             | Self::NodeHello { node: id, .. }
             | Self::NodeInventory { node: id, .. }
+            | Self::NodeFeaturesSet { node: id, .. }
             | Self::NodeLinkChanged { node: id, .. }
             | Self::NodeDrained { node: id, .. }
             | Self::NodeDrainDue { node: id, .. }

@@ -35,10 +35,10 @@ const CLOCK_SLACK_MILLIS: u64 = 86_400_000;
 /// The last second of the year 9999: what RFC 3339 can write.
 const LAST_SECS: i64 = 253_402_300_799;
 /// Bounds of texts and lists.
-const MAX_WORD_BYTES: usize = 128;
+pub(crate) const MAX_WORD_BYTES: usize = 128;
 const MAX_TEXT_BYTES: usize = 1000;
 const MAX_PATH_BYTES: usize = 4096;
-const MAX_FEATURES: usize = 256;
+pub(crate) const MAX_FEATURES: usize = 256;
 const MAX_NOTES: usize = 16;
 const MAX_LINKS: usize = 64;
 const MAX_BOARDS: usize = 16;

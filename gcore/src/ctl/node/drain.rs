@@ -97,7 +97,7 @@ pub(crate) fn empty_nodes(tx: &mut Tx) {
     let due = tx
         .state
         .watched_nodes()
-        .filter(|node| node.empty_by.is_some_and(|at| at <= tx.now));
+        .filter(|node| node.ordered.empty_by.is_some_and(|at| at <= tx.now));
     let due: Vec<(NodeId, String)> = due
         .map(|node| {
             (
@@ -121,7 +121,7 @@ pub(crate) fn empty_nodes(tx: &mut Tx) {
 pub(crate) fn next_emptying(state: &State) -> Option<Timestamp> {
     let nodes = state
         .watched_nodes()
-        .filter_map(|node| Some((node.empty_by?, node.id)));
+        .filter_map(|node| Some((node.ordered.empty_by?, node.id)));
     nodes
         .filter(|(_, node)| !staying(state, *node).is_empty())
         .map(|(at, _)| at)

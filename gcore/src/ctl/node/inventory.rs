@@ -30,10 +30,13 @@ pub(crate) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
         .collect();
     let same_gpus = now_there.len() == inventory.gpus.len()
         && inventory.gpus.iter().all(|gpu| now_there.contains(&gpu));
-    let rest = Inventory {
+    let mut rest = Inventory {
         gpus: Vec::new(),
         ..inventory.clone()
     };
+    if rest.features == node.features_reported() {
+        rest.features.clone_from(&node.inventory.features);
+    }
     if !same_gpus || *node.inventory != rest {
         let wanting = gpu::history::compare(tx, id, &inventory);
         tx.emit(Event::NodeInventory {

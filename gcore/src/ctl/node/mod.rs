@@ -5,6 +5,7 @@ pub(crate) mod adoption;
 pub(crate) mod bounds;
 pub(crate) mod breaker;
 pub(crate) mod drain;
+pub(crate) mod features;
 pub(crate) mod fencing;
 pub(crate) mod identity;
 pub(crate) mod inventory;

@@ -4,6 +4,7 @@
 
 use crate::ctl::command::Refusal;
 use crate::ctl::event::{Event, PolicyChange};
+use crate::ctl::node;
 use crate::ctl::state::State;
 use crate::ctl::tx::Tx;
 use gmodel::RefusalKind;
@@ -78,7 +79,7 @@ pub(crate) fn follow_files(tx: &mut Tx) {
     }
 }
 
-/// What a reload takes back, a sentence for each partition: `partition main: max_time was set by ada, and is as its file has it again`.
+/// What a reload takes back, a sentence for each partition and node: `partition main: max_time was set by ada, and is as its file has it again`.
 pub fn set_until_reload(state: &State) -> Vec<String> {
     let told = |made: &MadePartition| {
         let name = &made.partition.name;
@@ -93,7 +94,8 @@ pub fn set_until_reload(state: &State) -> Vec<String> {
         })
     };
     let made = state.own_policy.partitions.values();
-    made.filter_map(told).collect()
+    let of_nodes = node::features::set_until_reload(state);
+    made.filter_map(told).chain(of_nodes).collect()
 }
 
 /// What was made of partitions and counts no more, since a file says it, or has the partition no more.

@@ -27,7 +27,7 @@ pub use memos::{NodePull, StateMemos};
 pub(crate) use node::is_out_of_service;
 pub use node::{
     CertificateRenewal, FenceFailure, Fencing, FreeResources, GpuWork, JoinToken, Node,
-    NodeCertificate, Strike,
+    NodeCertificate, NodeOrders, SetFeatures, Strike,
 };
 pub use open_dependency::{EntryId, ForgottenJob, OpenDependency, OpenTerm};
 pub use outcome::Outcome;

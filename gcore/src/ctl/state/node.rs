@@ -43,12 +43,53 @@ pub struct Node {
     /// The node is lost and its runs wait until it is known to be off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<Fencing>,
-    /// Drained with a deadline: remaining runs are then asked for a checkpoint and stopped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub empty_by: Option<Timestamp>,
+    #[serde(flatten)]
+    pub ordered: NodeOrders,
     /// The last adoption window in which it said hello: closed to it since.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub adopted_in: u64,
+}
+
+/// What operators ordered of a node besides its drains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeOrders {
+    /// Drained with a deadline: remaining runs are then asked for a checkpoint and stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_by: Option<Timestamp>,
+    /// In place of the features that it reports; the inventory has the active ones then.
+    #[serde(rename = "features_set", skip_serializing_if = "Option::is_none")]
+    pub features: Option<Box<SetFeatures>>,
+}
+
+/// Features of a node that an operator set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SetFeatures {
+    /// What its gpud reported then: with another report these are void.
+    pub reported: Vec<String>,
+    pub available: Vec<String>,
+    /// Those that jobs may ask for.
+    pub active: Vec<String>,
+    pub by: String,
+}
+
+impl Node {
+    /// What its gpud says that it has.
+    pub fn features_reported(&self) -> &[String] {
+        match &self.ordered.features {
+            Some(set) => &set.reported,
+            None => &self.inventory.features,
+        }
+    }
+
+    /// What it may have; `inventory.features` is what it has.
+    pub fn features_available(&self) -> &[String] {
+        match &self.ordered.features {
+            Some(set) => &set.available,
+            None => &self.inventory.features,
+        }
+    }
 }
 
 /// What the controller knows of a node's certificate.
@@ -130,7 +171,7 @@ impl Node {
     /// It has a deadline.
     pub(crate) fn has_deadline(&self) -> bool {
         self.link == Link::Silent
-            || self.empty_by.is_some()
+            || self.ordered.empty_by.is_some()
             || self.fencing.is_some()
             || self.has_step_waiting()
     }

@@ -343,3 +343,53 @@ fn a_partition_for_groups_takes_their_users_and_root_at_submission_and_when_a_jo
         "#]],
     );
 }
+
+#[test]
+fn features_that_an_operator_set_count_until_the_node_reports_others_or_a_reload() {
+    check(
+        "node n1 h100:1 feature=ib
+         node n2 h100:1
+         features n2 available=ib,fast user=alice
+         features n2 available=ib,fast active=slow
+         features n2 available=ib,fast active=fast
+         features n2 available=ib
+         features n2 active=b!d
+         submit user=alice gpus=1 time=60 constraint=fast
+         submit user=alice gpus=1 time=60 constraint=ib&fast
+         features n2 active=ib,fast
+         submit user=alice gpus=1 time=60 constraint=ib&fast
+         restart
+         # It reports what it did: what was set counts on.
+         n2 hello
+         plan
+         show
+         submit user=alice gpus=1 time=60 constraint=fast
+         reload
+         submit user=alice gpus=1 time=60 constraint=fast
+         features n1 available=fast active=fast
+         n1 has h100:1 feature=ib,nvme
+         submit user=alice gpus=1 time=60 constraint=fast
+         submit user=alice gpus=1 time=60 constraint=nvme
+         plan
+         show",
+        expect![[r#"
+            refused: setting features of nodes is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: n2: slow is to be active and is none of the available features: ib,fast. Name it there, too.
+            refused: n2: fast is active and would be available no more. Say which are active, too: ActiveFeatures=ib
+            refused: "b!d" is no name of a feature: letters, digits and _-.=:+/ make one, 128 at most.
+            job 1
+            refused: no node of partition "main" is left after --constraint, --exclude and --nodelist.
+            job 2
+            1 alice RUNNING 1-1 on n2[0]
+            2 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
+            job 3
+            refused: --constraint fast: no node of partition "main" has the feature "fast" (there are: ib).
+            refused: --constraint fast: no node of partition "main" has the feature "fast" (there are: ib, nvme).
+            job 4
+            1 alice RUNNING 1-1 on n2[0]
+            2 alice PENDING BadConstraints: needs 1 GPU and 1 CPU on one node; partition "main" has no such nodes
+            3 alice PENDING BadConstraints: needs 1 GPU and 1 CPU on one node; partition "main" has no such nodes
+            4 alice RUNNING 4-1 on n1[0]
+        "#]],
+    );
+}

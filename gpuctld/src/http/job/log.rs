@@ -403,6 +403,7 @@ impl LogWriter<'_> {
             | Event::NodeRenewed { .. }
             | Event::NodeHello { .. }
             | Event::NodeInventory { .. }
+            | Event::NodeFeaturesSet { .. }
             | Event::NodeLinkChanged { .. }
             | Event::NodeObeyed { .. }
             | Event::NodeDrained { .. }

@@ -200,6 +200,11 @@ pub(crate) fn node_row(state: &State, sight: &Visibility, node: &Node) -> NodeRo
         role: node.role,
         partitions: partitions.map(|partition| partition.name.clone()).collect(),
         features: inventory.features.clone(),
+        available_features: node
+            .ordered
+            .features
+            .as_ref()
+            .map(|set| set.available.clone()),
         switches: state
             .config
             .scheduler
@@ -400,9 +405,9 @@ pub(crate) fn mark_row(mark: &HoldMark) -> MarkRow {
     }
 }
 
-const ACTS: [&str; 5] = ["drain", "resume", "down", "remove", "revoke"];
+const ACTS: [&str; 6] = ["drain", "resume", "down", "remove", "revoke", "features"];
 
-/// `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove`, `revoke`.
+/// `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove`, `revoke`, `features`.
 pub(crate) async fn act(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
@@ -460,6 +465,16 @@ fn node_command(act: &str, node: NodeId, request: NodeRequest) -> Result<Command
         _ if request.fenced && act != "down" => {
             return Err(ApiError::invalid(format!(
                 "fenced is for down, not for {act}"
+            )));
+        }
+        "features" => Command::NodeFeatures {
+            node,
+            available: request.available_features,
+            active: request.active_features,
+        },
+        _ if request.available_features.is_some() || request.active_features.is_some() => {
+            return Err(ApiError::invalid(format!(
+                "lists of features are for features, not for {act}"
             )));
         }
         "resume" => Command::NodeResume { node },

@@ -369,6 +369,16 @@ impl World {
                     reason: reason(),
                 },
             },
+            "features" => {
+                let list = |key| words.get(key);
+                let list =
+                    |key| list(key).map(|list: &str| list.split(',').map(str::to_owned).collect());
+                Command::NodeFeatures {
+                    node: node(),
+                    available: list("available"),
+                    active: list("active"),
+                }
+            }
             "resume" => Command::NodeResume { node: node() },
             "down" => Command::NodeDown {
                 node: node(),
@@ -531,6 +541,11 @@ impl World {
                     report: NodeReport::Obeyed { fence },
                 })
                 .unwrap();
+            }
+            // Its file is another, and its gpud was started anew.
+            "has" => {
+                self.inventories.insert(node, inventory(name, words));
+                self.hello(node, Fence::default(), Vec::new());
             }
             "mark" => {
                 let run: RunId = args[0].parse().unwrap();
