@@ -31,10 +31,6 @@ fn one_node_in_full_shows_how_its_gpus_are_joined() {
         Answer::ok(json!({"schema": 1, "nodes": [joined()]}).to_string())
     });
     let shown = controller.run(GNODES, &["n10"]).text();
-    assert!(
-        shown.contains("AvailableFeatures=a100,fast ActiveFeatures=a100\n"),
-        "{shown}"
-    );
     let matrix: Vec<&str> = shown
         .lines()
         .skip_while(|line| !line.contains("Links"))
@@ -466,6 +462,13 @@ fn a_node_of_two_partitions_is_counted_once_where_nothing_tells_them_apart() {
             up 5 staff,ops
             down 1 all
         "#]],
+    );
+    check(
+        &["-h", "-o", "%f %b", "-n", "n4,n10"],
+        expect![[r#"
+        a100,fast a100
+        a100 a100
+    "#]],
     );
     check(
         &["-h", "-N", "-o", "%N %P"],
