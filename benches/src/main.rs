@@ -8,6 +8,7 @@ mod history;
 mod pool;
 mod steps;
 mod streams;
+mod tokens;
 
 use floor::{Floor, median};
 use gwire::api::SubmitRequest;
@@ -75,6 +76,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("hollow", hollow_nodes),
     ("history", history::history),
     ("streams", streams::streams),
+    ("tokens", tokens::tokens),
 ];
 
 struct Bench<'a> {

@@ -22,6 +22,6 @@ pub mod ssh_keys;
 pub mod table;
 pub mod user_token;
 
-pub use client_config::connect;
+pub use client_config::{connect, connect_inside};
 pub use cluster_choice::ClusterChoice;
 pub use failure::{Failure, Outcome};

@@ -31,9 +31,10 @@ pub struct ManPage {
 const EXIT_CODES: &str =
     "0 done, 1 refused or failed, 2 wrong usage, 3 the controller cannot be reached, 255 a bug.";
 const ENVIRONMENT: &str = ".TP\n\\fBGPUPOOL_CONFIG\\fR\nThe file with its configuration.\n\
+    .TP\n\\fBGPUPOOL_TOKEN_FILE\\fR\nThe file with the token, where the controller is asked over the network.\n\
     .TP\n\\fBNO_COLOR\\fR\nNo colours, whatever it is set to.\n";
-const FILES: &str = ".TP\n\\fI/etc/gpupool/gpupool.toml\\fR\n\
-    Its configuration where GPUPOOL_CONFIG names none: where the controller is, see gpupool.toml(5).\n";
+const FILES: &str = ".TP\n\\fI~/.config/gpupool/gpupool.toml\\fR, \\fI/etc/gpupool/gpupool.toml\\fR\n\
+    Its configuration where GPUPOOL_CONFIG names none, the first of these that is there: where the controller is, see gpupool.toml(5).\n";
 
 impl ManPage {
     /// The page in roff. Subcommands are on the page of their command.

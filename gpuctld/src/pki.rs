@@ -14,7 +14,7 @@ use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
 use gmodel::NodeId;
 use gmodel::node::Role;
 use gwire::api::{JoinReply, JoinRequest, SCHEMA};
-use gwire::node_protocol::{ALPN_HTTP, ALPN_JOIN, ALPN_NODE};
+use gwire::node_protocol::{ALPN_HTTP, ALPN_JOIN, ALPN_NODE, SERVER_NAME};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
@@ -32,8 +32,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// DNS name in every controller's certificate: nodes check this one, whatever address they dial.
-pub const SERVER_NAME: &str = "gpuctld.gpupool.internal";
 const CA_DAYS: u64 = 20 * 365;
 /// Made anew at each start, so it only has to outlive one process.
 const SERVER_DAYS: u64 = 10 * 365;

@@ -9,9 +9,8 @@ use gmodel::JobState;
 use gmodel::output_stream::{FileIdentity, OutputFrame};
 use gmodel::reason::ReasonCode;
 use gwire::api::{JobRow, OutputQuery};
-use gwire::client::{Client, ClientError, path_with_query};
+use gwire::client::{Client, ClientError, ControllerStream, path_with_query};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Pause between questions to the controller.
@@ -197,7 +196,11 @@ impl<W: Write> Reading<'_, W> {
         }
     }
 
-    fn connect(&self, client: &Client, follow: bool) -> Result<(UnixStream, Vec<u8>), ReadError> {
+    fn connect(
+        &self,
+        client: &Client,
+        follow: bool,
+    ) -> Result<(ControllerStream, Vec<u8>), ReadError> {
         let query = OutputQuery {
             stderr: self.choice.stderr,
             file: self

@@ -39,7 +39,7 @@ impl DefinedOptions {
         if verbosity > 1 {
             eprintln!(
                 "{name}: debug:  asks the controller at {}",
-                client.socket().display()
+                client.address()
             );
         }
     }

@@ -26,6 +26,14 @@ impl Export {
         }
     }
 
+    /// Nothing of the submitter's, and what a login on the node has.
+    pub(crate) fn login() -> Self {
+        Self {
+            login: true,
+            ..Self::default()
+        }
+    }
+
     /// Reads `ALL`, `NONE`, `NIL`, `NAME,NAME=VALUE`; commas in quotes belong to a value.
     ///
     /// # Errors

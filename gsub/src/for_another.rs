@@ -49,6 +49,7 @@ pub fn request(
         umask: 0o22,
         limits: Vec::new(),
         now: given.now,
+        outside: false,
     };
     let mut notes = Vec::new();
     let mut read_parts = ReadParts::default();

@@ -61,7 +61,7 @@ impl HelperStep {
             helper: Some(helper),
             ..StepRequest::default()
         };
-        let mut client = gcli::connect("grun")?;
+        let mut client = gcli::connect_inside("grun")?;
         let turn = TurnRules {
             quiet: true,
             immediate: None,
@@ -69,7 +69,7 @@ impl HelperStep {
         let step = step_turn::start(&mut client, &place.job, &request, signals, turn)?;
         let (sender, messages) = mpsc::sync_channel(CHANNEL);
         let mut peers = open_streams(
-            client.socket(),
+            client.socket()?,
             &place.job,
             &step,
             StreamUse::Client,

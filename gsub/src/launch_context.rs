@@ -21,6 +21,8 @@ pub(crate) struct Submitter {
     pub umask: u32,
     pub limits: Vec<SoftLimit>,
     pub now: Timestamp,
+    /// Its directory and its variables are of no use where the job runs.
+    pub outside: bool,
 }
 
 pub(crate) fn launch(

@@ -113,7 +113,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     signals
         .thread_block()
         .map_err(|errno| Failure::new(format_args!("cannot block signals: {errno}")))?;
-    let mut client = gcli::connect(name)?;
+    let mut client = gcli::connect_inside(name)?;
     let named = match program.is_empty() {
         true => vec![own_shell()],
         false => program.clone(),

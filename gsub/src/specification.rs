@@ -144,7 +144,7 @@ pub(crate) fn build(
     let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
     let mut common = common(choices, &gpus, submitter.now)?;
-    let mut export = export(choices)?;
+    let mut export = export(choices, submitter)?;
     let mut launch = launch_context::launch(choices, work, submitter)?;
     launch.around.login_env_secs =
         login_env(choices.take("get-user-env"))?.or(export.wants_login().then_some(LOGIN_ENV_SECS));
@@ -229,9 +229,13 @@ fn common(choices: &mut Choices, gpus: &GpuOptions, now: Timestamp) -> Result<Co
     Ok(common)
 }
 
-fn export(choices: &mut Choices) -> Result<Export, Failure> {
+fn export(choices: &mut Choices, submitter: &Submitter) -> Result<Export, Failure> {
     let exported = choices.get("export").map(|given| given.text().to_owned());
-    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    let usual = || match submitter.outside {
+        true => Export::login(),
+        false => Export::all(),
+    };
+    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(usual);
     // As srun reads it.
     exported
         .into_iter()

@@ -138,7 +138,7 @@ fn in_own_allocation(program: &[String], apart: AllocationWords, variables: &[St
     let asked = step_components::of_new_job(program, apart, variables)?;
     let args = &asked.parts[0];
     let signals = block_signals(args.pty)?;
-    let mut client = gcli::connect("grun")?;
+    let mut client = gcli::connect_inside("grun")?;
     let ask = AllocationAsk::new(asked.asked, &args.command, "SLURM_", &mut client)?;
     if !args.quiet {
         say_all(&ask.notes);
@@ -207,7 +207,7 @@ fn run(mut parts: Vec<StepPart>, signals: SigSet) -> Result<StepEnd, Failure> {
     };
     let request = step_components::request(&mut parts, works, listener.as_ref())?;
     let StepPart { args, job } = &parts[0];
-    let mut client = gcli::connect("grun")?;
+    let mut client = gcli::connect_inside("grun")?;
     if let Some(named) = &args.of_job.clusters {
         cluster_choice::check(named, &mut client)?;
     }
@@ -227,7 +227,7 @@ fn run(mut parts: Vec<StepPart>, signals: SigSet) -> Result<StepEnd, Failure> {
     let peers = files.and_then(|files| {
         let peers = match listener {
             Some(listener) => listener.accept(&step, sender)?,
-            None => open_streams(client.socket(), &job.id, &step, StreamUse::Client, sender)?,
+            None => open_streams(client.socket()?, &job.id, &step, StreamUse::Client, sender)?,
         };
         Ok((files, peers))
     });
@@ -248,7 +248,7 @@ fn run(mut parts: Vec<StepPart>, signals: SigSet) -> Result<StepEnd, Failure> {
 /// Comes back to the terminal of a step.
 fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     let signals = block_signals(true)?;
-    let mut client = gcli::connect("grun")?;
+    let mut client = gcli::connect_inside("grun")?;
     let shown = format!("{job}.{step}");
     let row = step_under_way(&mut client, &job.to_string(), &shown)?;
     let nodes = Hostlist::parse(&row.nodelist).ok();
@@ -266,7 +266,7 @@ fn reattach(args: &StepArgs, job: gmodel::JobId, step: u32) -> Outcome {
     let allocation = Allocation::resume(&mut client, job, own_name())?;
     let (channel, job) = (StepChannel::new(), job.to_string());
     let peers = open_streams(
-        client.socket(),
+        client.socket()?,
         &job,
         &step,
         StreamUse::Client,

@@ -4,7 +4,7 @@
 use crate::step_message::Message;
 use gmodel::resumable_stream::{BadStream, NEW_SESSION, ResumableStream, SessionId, StreamHello};
 use gmodel::supervise::{StepInput, StepOutput};
-use gwire::client::{Client, ClientError, escape};
+use gwire::client::{Client, ClientError, ControllerStream, escape};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io::{self, ErrorKind, Read, Write};
@@ -150,7 +150,10 @@ impl StreamKeeper {
         } = &self.address;
         let node = escape(node);
         let path = format!("/v1/jobs/{job}/steps/{step}/stream?node={node}&watch={watch}");
-        Client::new(socket).open_stream(&path)
+        match Client::new(socket).open_stream(&path)? {
+            (ControllerStream::Unix(stream), read) => Ok((stream, read)),
+            (ControllerStream::Tls(_), _) => unreachable!("a socket was asked"),
+        }
     }
 
     /// One connection, to its end.

@@ -7,19 +7,28 @@ use crate::script::Work;
 use crate::specification::Submission;
 use gcli::{Failure, local_time};
 use gmodel::byte_text;
-use gwire::api::SubmitRequest;
+use gwire::api::{HOME, SubmitRequest};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 
-pub(crate) fn submitter() -> Result<Submitter, Failure> {
+/// This process. From outside of the cluster its directory means nothing there, and its limits neither: the controller knows the
+/// user's home directory as `~`.
+pub(crate) fn submitter(outside: bool) -> Result<Submitter, Failure> {
     let host = nix::unistd::gethostname()
         .map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
     Ok(Submitter {
-        work_dir: work_dir(),
+        work_dir: match outside {
+            true => Some(HOME.to_owned()),
+            false => work_dir(),
+        },
         host: host.to_string_lossy().into_owned(),
         umask: umask(),
-        limits: resource_limits::own(),
+        limits: match outside {
+            true => Vec::new(),
+            false => resource_limits::own(),
+        },
         now: local_time::now(),
+        outside,
     })
 }
 

@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::environment;
+use crate::launch_context::Submitter;
 use crate::mark;
 use crate::notes::Notes;
 use crate::option_words::{GivenOption, Origin, PositionalWords, read, read_environment};
@@ -20,7 +21,7 @@ use gmodel::byte_text;
 use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use gmodel::{JobId, JobState};
-use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitReply, SubmitRequest};
+use gwire::api::{DryRun, HOME, JobRow, MAX_ARGUMENT_BYTES, SubmitReply, SubmitRequest};
 use gwire::client::Client;
 use std::ffi::OsString;
 use std::io::Write;
@@ -152,11 +153,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let json = is_given("json");
     let mut notes = Notes::new(is_given("quiet"));
     let work = work(&mut parts, rest)?;
-    let mut submission = read_submission(parts, &work, &mut notes)?;
+    let mut client = gcli::connect("gsub")?;
+    let mut submission = submission_from(&client, parts, &work, &mut notes)?;
     if as_sbatch {
         submission.name_output_as_sbatch();
     }
-    let mut client = gcli::connect("gsub")?;
     notes.say_defined(&client);
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work)?;
@@ -190,6 +191,36 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     Ok(0)
 }
 
+/// The submission as this machine makes it, inside of the cluster or outside.
+fn submission_from(
+    client: &Client,
+    parts: Vec<Vec<GivenOption>>,
+    work: &Work,
+    notes: &mut Notes,
+) -> Result<Submission, Failure> {
+    let submitter = submitter(client.socket().is_err())?;
+    let submission = read_submission(parts, work, &submitter, notes)?;
+    if submitter.outside {
+        say_outside(&submission, notes);
+    }
+    Ok(submission)
+}
+
+/// What a job gets that comes from outside of the cluster, where nothing else was asked.
+fn say_outside(submission: &Submission, notes: &mut Notes) {
+    let launch = &submission.spec.launch;
+    let at_home = launch.work_dir == HOME;
+    let as_login = submission.export.wants_login();
+    let text = match (at_home, as_login) {
+        (true, true) => "your home directory on the cluster, with a login's environment there",
+        (true, false) => "your home directory on the cluster",
+        (false, _) => return,
+    };
+    notes.say(&format!(
+        "this machine is outside of the cluster: the job begins in {text}. --chdir and --export=NAMES change that"
+    ));
+}
+
 /// A mark, or an allocation: then nothing is submitted as a script.
 fn instead_of_submission(words: &[String], as_sbatch: bool) -> Option<Outcome> {
     if let Some(note) = mark::asked(words) {
@@ -218,6 +249,7 @@ fn about(given: &[GivenOption], words: &[OsString]) -> Option<String> {
 fn read_submission(
     given: Vec<Vec<GivenOption>>,
     work: &Work,
+    submitter: &Submitter,
     notes: &mut Notes,
 ) -> Result<Submission, Failure> {
     let variables = read_environment("SBATCH_", |_| true, environment::own)?;
@@ -229,7 +261,7 @@ fn read_submission(
         let in_script = in_script.next().unwrap_or_default();
         let given = given.next().unwrap_or_default();
         let said = in_script.iter().chain(&given).cloned().collect();
-        let part = read_part(in_script, variables.clone(), given, work, notes)?;
+        let part = read_part(in_script, variables.clone(), given, work, submitter, notes)?;
         for note in parts.add(said, part) {
             notes.say(&note);
         }
@@ -244,13 +276,14 @@ fn read_part(
     variables: Vec<GivenOption>,
     given: Vec<GivenOption>,
     work: &Work,
+    submitter: &Submitter,
     notes: &mut Notes,
 ) -> Result<Submission, Failure> {
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
     notes.decide(&choices);
     choices.unused().for_each(|note| notes.say(&note));
     let asked = nodes_and_tasks(&choices);
-    let submission = build(&mut choices, work, &submitter()?)?;
+    let submission = build(&mut choices, work, submitter)?;
     if let Some((nodes, tasks)) =
         asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks)
     {

@@ -163,7 +163,7 @@ pub(crate) fn watch(shown: &str, watch: Watch) -> Outcome {
                 "{shown:?} is no step. Name a job and the number of its step, as gq --steps lists them: 17.0"
             ))
         })?;
-    let mut client = gcli::connect("grun")?;
+    let mut client = gcli::connect_inside("grun")?;
     let row = step::step_under_way(&mut client, job, shown)?;
     let last = row.ntasks.saturating_sub(1);
     if let Some(rank) = watch.only.into_iter().flatten().find(|rank| *rank > last) {
@@ -184,7 +184,7 @@ pub(crate) fn watch(shown: &str, watch: Watch) -> Outcome {
         ..StepReply::default()
     };
     let StepChannel { sender, messages } = StepChannel::new();
-    let peers = open_streams(client.socket(), job, &reply, StreamUse::Watch, &sender)?;
+    let peers = open_streams(client.socket()?, job, &reply, StreamUse::Watch, &sender)?;
     drop(sender);
     if watch.layout {
         return print_layout(&reply, &messages);

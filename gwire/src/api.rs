@@ -92,6 +92,9 @@ pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 /// Largest request body the controller reads.
 pub const MAX_BODY_BYTES: usize = 8 << 20;
 
+/// As the working directory of a job, or before a `/` in it: the user's home directory, as the controller's host knows it.
+pub const HOME: &str = "~";
+
 /// Body of every answer that is not 2xx.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ErrorBody {

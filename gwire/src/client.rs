@@ -1,13 +1,17 @@
-//! The commands' side of the REST API: a small blocking HTTP/1.1 client over a unix socket.
+//! The commands' side of the REST API: a small blocking HTTP/1.1 client over a unix socket, or over TLS with a token.
 //!
 //! Owns connecting, waiting for a controller that restarts, sending again what is safe to send again, and
 //! reading answers of any length row by row. On std alone: an async runtime would cost a command more to
 //! start than its request takes. Never prints; never interprets rows.
 
+mod address;
 mod exchange;
+mod https;
 mod row_stream;
 
+pub use address::{ControllerAddress, ControllerStream, HttpsAddress, HttpsPlace};
 pub use exchange::Body;
+pub use https::HttpsTrust;
 pub use row_stream::{ListText, RowStream};
 
 use crate::api::{ErrorBody, STREAM_UPGRADE};
@@ -16,7 +20,6 @@ use gmodel::RefusalKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -38,9 +41,9 @@ const MAX_ERROR_BYTES: u64 = 1 << 20;
 
 /// A connection to the controller, made at the first request and kept for the next.
 pub struct Client {
-    socket: PathBuf,
+    address: ControllerAddress,
     wait: Duration,
-    on_wait: Box<dyn Fn(&Path)>,
+    on_wait: Box<dyn Fn(&ControllerAddress)>,
     on_request: Box<dyn Fn(&str, &str)>,
     connection: Option<Connection>,
 }
@@ -48,12 +51,26 @@ pub struct Client {
 /// Why a request has no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// No process listens at the socket.
+    /// No process listens there.
+    #[error("no controller answers at {address}: {source}. {}", address.advice())]
+    Unreachable {
+        address: ControllerAddress,
+        source: io::Error,
+    },
+    /// What answers there is not the controller that the token, or the site's certificates, speak of.
     #[error(
-        "no controller answers at {}: {source}. Is gpupool-gpuctld (or, on a login node, gpupool-gpud) running? \
-         GPUPOOL_CONFIG names another configuration", socket.display()
+        "what answers at {address} is not your controller: {source}. Nothing was sent to it. If the cluster was made anew, make a new token there"
     )]
-    Unreachable { socket: PathBuf, source: io::Error },
+    Untrusted {
+        address: ControllerAddress,
+        source: io::Error,
+    },
+    /// A connection that only a machine of the cluster has.
+    #[error(
+        "over {address} there is no connection to steps. Log in to a machine of the cluster for that; here gsub submits a script, and gq --follow \
+         shows its output"
+    )]
+    OnlyInside { address: ControllerAddress },
     /// The connection ended after the request was sent: it may or may not have been carried out.
     #[error(
         "the connection to the controller was lost before its answer came ({source}); what was asked may have been done"
@@ -69,8 +86,11 @@ pub enum ClientError {
         subject: String,
     },
     /// The answer is not what the contract says; a bug, or another program's socket.
-    #[error("the answer from {} cannot be read: {why}", socket.display())]
-    Unreadable { socket: PathBuf, why: String },
+    #[error("the answer from {address} cannot be read: {why}")]
+    Unreadable {
+        address: ControllerAddress,
+        why: String,
+    },
 }
 
 impl ClientError {
@@ -79,7 +99,7 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } => true,
             Self::Refused { code, .. } => code == UNREACHABLE_CODE,
-            Self::Unreadable { .. } => false,
+            Self::Untrusted { .. } | Self::OnlyInside { .. } | Self::Unreadable { .. } => false,
         }
     }
 
@@ -105,8 +125,13 @@ enum Repeat {
 impl Client {
     /// A client of the socket; connects at the first request.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self::at(ControllerAddress::Socket(socket.into()))
+    }
+
+    /// A client of an address; connects at the first request.
+    pub fn at(address: ControllerAddress) -> Self {
         Self {
-            socket: socket.into(),
+            address,
             wait: Duration::from_secs(DEFAULT_WAIT_SECS),
             on_wait: Box::new(|_| ()),
             on_request: Box::new(|_, _| ()),
@@ -121,7 +146,7 @@ impl Client {
     }
 
     /// Called once for each wait that takes longer than a moment.
-    pub fn on_wait(mut self, announce: impl Fn(&Path) + 'static) -> Self {
+    pub fn on_wait(mut self, announce: impl Fn(&ControllerAddress) + 'static) -> Self {
         self.on_wait = Box::new(announce);
         self
     }
@@ -132,9 +157,22 @@ impl Client {
         self
     }
 
+    /// What is asked.
+    pub fn address(&self) -> &ControllerAddress {
+        &self.address
+    }
+
     /// The socket that is asked.
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    ///
+    /// # Errors
+    /// A controller over the network is asked.
+    pub fn socket(&self) -> Result<&Path, ClientError> {
+        match &self.address {
+            ControllerAddress::Socket(path) => Ok(path),
+            ControllerAddress::Https(_) => Err(ClientError::OnlyInside {
+                address: self.address.clone(),
+            }),
+        }
     }
 
     /// `GET`, the JSON answer as a value.
@@ -158,8 +196,8 @@ impl Client {
 
     /// `GET` of a listing (`{"schema":1,"jobs":[...]}`), row by row as it comes.
     pub fn rows(&mut self, path: &str) -> Result<RowStream<'_>, ClientError> {
-        let socket = self.socket.clone();
-        Ok(RowStream::new(self.open(path)?, socket))
+        let address = self.address.clone();
+        Ok(RowStream::new(self.open(path)?, address))
     }
 
     /// `POST`, never sent twice.
@@ -187,7 +225,7 @@ impl Client {
         repeat: Repeat,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| ClientError::Unreadable {
-            socket: self.socket.clone(),
+            address: self.address.clone(),
             why: error.to_string(),
         })?;
         let answer = self.send("POST", path, Some(&body), repeat)?;
@@ -203,7 +241,7 @@ impl Client {
 
     fn parse<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, ClientError> {
         serde_json::from_slice(text).map_err(|error| ClientError::Unreadable {
-            socket: self.socket.clone(),
+            address: self.address.clone(),
             why: error.to_string(),
         })
     }
@@ -233,7 +271,7 @@ impl Client {
                     self.connection = Some(connection);
                     if refusal.code() == UNREACHABLE_CODE
                         && repeat == Repeat::Safe
-                        && patience.pause(&self.socket, &self.on_wait)
+                        && patience.pause(&self.address, &self.on_wait)
                     {
                         continue;
                     }
@@ -241,14 +279,14 @@ impl Client {
                 }
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     return Err(ClientError::Unreadable {
-                        socket: self.socket.clone(),
+                        address: self.address.clone(),
                         why: error.to_string(),
                     });
                 }
                 Err(error)
                     if repeat == Repeat::Safe
                         && is_hang_up(&error)
-                        && patience.pause(&self.socket, &self.on_wait) => {}
+                        && patience.pause(&self.address, &self.on_wait) => {}
                 Err(source) => return Err(ClientError::Lost { source }),
             }
         };
@@ -260,7 +298,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`ClientError`].
-    pub fn open_stream(&self, path: &str) -> Result<(UnixStream, Vec<u8>), ClientError> {
+    pub fn open_stream(&self, path: &str) -> Result<(ControllerStream, Vec<u8>), ClientError> {
         (self.on_request)("GET", path);
         let mut connection = self.connect(&mut Patience::new(Duration::ZERO))?;
         let lost = |source| ClientError::Lost { source };
@@ -273,29 +311,25 @@ impl Client {
 
     fn connect(&self, patience: &mut Patience) -> Result<Connection, ClientError> {
         loop {
-            let error = match UnixStream::connect(&self.socket) {
+            let unreachable = |source| ClientError::Unreachable {
+                address: self.address.clone(),
+                source,
+            };
+            let error = match self.address.connect() {
                 Ok(stream) => {
-                    return Connection::new(stream, READ_TIMEOUT).map_err(|source| {
-                        ClientError::Unreachable {
-                            socket: self.socket.clone(),
-                            source,
-                        }
+                    let headers = self.address.headers();
+                    return Connection::new(stream, headers, READ_TIMEOUT).map_err(unreachable);
+                }
+                Err(source) if https::is_distrust(&source) => {
+                    return Err(ClientError::Untrusted {
+                        address: self.address.clone(),
+                        source,
                     });
                 }
                 Err(error) => error,
             };
-            // A controller that restarts leaves a dead socket, or none in its directory; a machine without
-            // gpupool has not even the directory.
-            let may_come = match error.kind() {
-                ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => true,
-                ErrorKind::NotFound => self.socket.parent().is_some_and(Path::is_dir),
-                _ => false,
-            };
-            if !may_come || !patience.pause(&self.socket, &self.on_wait) {
-                return Err(ClientError::Unreachable {
-                    socket: self.socket.clone(),
-                    source: error,
-                });
+            if !self.address.may_come(&error) || !patience.pause(&self.address, &self.on_wait) {
+                return Err(unreachable(error));
             }
         }
     }
@@ -318,14 +352,18 @@ impl Patience {
     }
 
     /// Waits a moment before the next attempt; false when the time is up.
-    fn pause(&mut self, socket: &Path, announce: &dyn Fn(&Path)) -> bool {
+    fn pause(
+        &mut self,
+        address: &ControllerAddress,
+        announce: &dyn Fn(&ControllerAddress),
+    ) -> bool {
         let waited = self.start.elapsed();
         if waited >= self.wait {
             return false;
         }
         if waited >= ANNOUNCE_AFTER && !self.announced {
             self.announced = true;
-            announce(socket);
+            announce(address);
         }
         std::thread::sleep(RETRY_PAUSE.min(self.wait - waited));
         true
@@ -422,5 +460,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
+#[cfg(test)]
+mod https_tests;
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,9 @@ use gmodel::run::{DesiredState, RunReport, RunUse};
 use gmodel::{Fence, NodeLife};
 use serde::{Deserialize, Serialize};
 
+/// DNS name in every controller's certificate: nodes, and clients that know its authority, check this one, whatever address they dial.
+pub const SERVER_NAME: &str = "gpuctld.gpupool.internal";
+
 /// ALPN protocol names on the controller's TLS port.
 pub const ALPN_NODE: &[u8] = b"gpupool-node/1";
 pub const ALPN_HTTP: &[u8] = b"http/1.1";

@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// DNS name in every controller's certificate, whatever address is dialled.
-pub const CONTROLLER_NAME: &str = "gpuctld.gpupool.internal";
+pub const CONTROLLER_NAME: &str = gwire::node_protocol::SERVER_NAME;
 const CERT: &str = "node.crt";
 const KEY: &str = "node.key";
 const CA: &str = "ca.crt";

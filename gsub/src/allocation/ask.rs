@@ -39,7 +39,7 @@ impl AllocationAsk {
         let variables = read_environment(prefix, asks_for_nodes, environment::own)?;
         let (work, submitter) = (
             Work::from_command(command.to_vec()),
-            submission::submitter()?,
+            submission::submitter(false)?,
         );
         let (mut notes, mut defined) = (Vec::new(), DefinedOptions::default());
         let mut parts = ReadParts::default();

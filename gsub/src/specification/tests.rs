@@ -13,6 +13,7 @@ fn submission(words: &[&str]) -> Result<Submission, Failure> {
         umask: 0o22,
         limits: Vec::new(),
         now: Timestamp::from_secs(1_795_165_527),
+        outside: false,
     };
     let submission = build(&mut choices, &Work::wrapped("true"), &submitter)?;
     assert_eq!(choices.left(), [""; 0]);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserTokenRequest {
-    /// Whose it is; absent: the asker's. For another user only operators may ask.
+    /// The user it is for; absent: the asker. For another user only operators may ask.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     pub scopes: Vec<Scope>,

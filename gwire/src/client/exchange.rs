@@ -2,10 +2,9 @@
 //!
 //! Owns framing: the head with a bound, bodies by length, in chunks, or until the end. Never retries.
 
+use crate::client::address::ControllerStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Largest head of an answer.
@@ -16,7 +15,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// A connected socket with what has been read from it and not yet used.
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: ControllerStream,
+    /// Lines in the head of each request.
+    headers: String,
     read_timeout: Duration,
     buffer: Box<[u8]>,
     start: usize,
@@ -60,11 +61,16 @@ impl Head {
 }
 
 impl Connection {
-    pub fn new(stream: UnixStream, read_timeout: Duration) -> io::Result<Self> {
+    pub fn new(
+        stream: ControllerStream,
+        headers: String,
+        read_timeout: Duration,
+    ) -> io::Result<Self> {
         stream.set_read_timeout(Some(read_timeout))?;
         stream.set_write_timeout(Some(read_timeout))?;
         Ok(Self {
             stream,
+            headers,
             read_timeout,
             buffer: vec![0; BUFFER_BYTES].into(),
             start: 0,
@@ -80,9 +86,11 @@ impl Connection {
     /// Sends a request and reads the head of the answer.
     pub fn exchange(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Head> {
         self.usable = false;
-        let mut request =
-            format!("{method} {path} HTTP/1.1\r\nHost: gpuctld\r\nAccept: application/json\r\n")
-                .into_bytes();
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\n{}Accept: application/json\r\n",
+            self.headers
+        )
+        .into_bytes();
         if let Some(body) = body {
             write!(
                 request,
@@ -92,7 +100,8 @@ impl Connection {
         }
         request.extend_from_slice(b"\r\n");
         request.extend_from_slice(body.unwrap_or_default());
-        if let Err(error) = self.stream.write_all(&request) {
+        let sent = self.stream.write_all(&request);
+        if let Err(error) = sent.and_then(|()| self.stream.flush()) {
             // A peer that refuses a large body answers and closes before it has read all of it.
             return self.read_head().map_err(|_| error);
         }
@@ -109,15 +118,17 @@ impl Connection {
     pub fn ask_upgrade(&mut self, path: &str, protocol: &str) -> io::Result<Head> {
         self.usable = false;
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: gpuctld\r\nConnection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+            "GET {path} HTTP/1.1\r\n{}Connection: upgrade\r\nUpgrade: {protocol}\r\n\r\n",
+            self.headers
         );
         self.stream.write_all(request.as_bytes())?;
+        self.stream.flush()?;
         self.await_answer()?;
         self.read_head()
     }
 
     /// The socket without timeouts, and what was read of it and not used.
-    pub fn into_stream(self) -> io::Result<(UnixStream, Vec<u8>)> {
+    pub fn into_stream(self) -> io::Result<(ControllerStream, Vec<u8>)> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         Ok((self.stream, self.buffer[self.start..self.end].to_vec()))
@@ -126,7 +137,7 @@ impl Connection {
     /// Waits without reading: a thread that waits in read(2) is woken, at the controller's cost, as soon as that takes the
     /// request from the socket, and finds nothing.
     fn await_answer(&self) -> io::Result<()> {
-        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(self.stream.fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(self.read_timeout).unwrap_or(PollTimeout::MAX);
         loop {
             match poll(&mut fds, timeout) {
@@ -356,6 +367,7 @@ fn invalid(why: &str) -> io::Error {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::net::UnixStream;
 
     /// All of an answer's body, from a peer that sends these bytes and closes.
     fn answer(bytes: &[u8]) -> io::Result<Vec<u8>> {
@@ -364,7 +376,11 @@ mod tests {
         let peer = std::thread::spawn(move || {
             let _ = theirs.write_all(&bytes);
         });
-        let mut connection = Connection::new(ours, Duration::from_secs(20))?;
+        let mut connection = Connection::new(
+            ControllerStream::Unix(ours),
+            String::new(),
+            Duration::from_secs(20),
+        )?;
         let mut body = Vec::new();
         let read = connection
             .read_head()

@@ -3,10 +3,9 @@
 //! Finds where each object of `{"schema":1,"jobs":[{...},{...}]}` ends; parsing it is the reader's affair,
 //! so that text can be borrowed from the row. Memory stays at one row and one read.
 
-use super::{Body, ClientError};
+use super::{Body, ClientError, ControllerAddress};
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
-use std::path::PathBuf;
 
 /// Longest row that is taken.
 const MAX_ROW_BYTES: usize = 16 << 20;
@@ -27,19 +26,19 @@ const MEANS: [bool; 256] = {
 /// Rows of an answer, in its order.
 pub struct RowStream<'a> {
     source: Box<dyn Read + 'a>,
-    socket: PathBuf,
+    address: ControllerAddress,
     text: ListText,
 }
 
 impl<'a> RowStream<'a> {
-    pub(super) fn new(body: Body<'a>, socket: PathBuf) -> Self {
-        Self::from_reader(body, socket)
+    pub(super) fn new(body: Body<'a>, address: ControllerAddress) -> Self {
+        Self::from_reader(body, address)
     }
 
-    fn from_reader(source: impl Read + 'a, socket: PathBuf) -> Self {
+    fn from_reader(source: impl Read + 'a, address: ControllerAddress) -> Self {
         Self {
             source: Box::new(source),
-            socket,
+            address,
             text: ListText::default(),
         }
     }
@@ -90,7 +89,7 @@ impl<'a> RowStream<'a> {
 
     fn unreadable(&self, why: &str) -> ClientError {
         ClientError::Unreadable {
-            socket: self.socket.clone(),
+            address: self.address.clone(),
             why: why.to_owned(),
         }
     }
@@ -258,7 +257,7 @@ mod tests {
     }
 
     fn rows_of(source: impl Read) -> Result<Vec<String>, ClientError> {
-        let mut stream = RowStream::from_reader(source, PathBuf::from("/s"));
+        let mut stream = RowStream::from_reader(source, ControllerAddress::Socket("/s".into()));
         let mut rows = Vec::new();
         while let Some(row) = stream.next_row()? {
             rows.push(String::from_utf8_lossy(row).into_owned());

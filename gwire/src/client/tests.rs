@@ -2,7 +2,7 @@
 
 use super::*;
 use std::io::Write;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 

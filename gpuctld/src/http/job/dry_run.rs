@@ -10,6 +10,7 @@ use crate::http::forecast::plan::expected_starts;
 use crate::http::forecast::why::{blocker_rows, change_row, interval_text, names};
 use crate::http::job::alternatives;
 use crate::http::job::control::odd;
+use crate::http::job::home;
 use crate::http::job::row::{Row, View};
 use crate::http::job::submit::{asked_groups, check, may_ask};
 use crate::http::permission::{Caller, with_groups};
@@ -35,8 +36,9 @@ pub(crate) async fn dry_run(
     Shared(site): Shared<ApiContext>,
     body: Result<Json<SubmitRequest>, JsonRejection>,
 ) -> Result<Json<DryRun>, ApiError> {
-    let Json(request) = body?;
+    let Json(mut request) = body?;
     caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
+    home::resolve(&caller, &mut request.spec, &mut request.others).await?;
     check(&request)?;
     may_ask(&caller, &request.spec)?;
     for other in &request.others {

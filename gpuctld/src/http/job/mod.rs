@@ -7,6 +7,7 @@ pub(crate) mod column;
 pub(crate) mod control;
 pub(crate) mod dry_run;
 pub(crate) mod filter;
+mod home;
 pub(crate) mod list;
 pub(crate) mod log;
 pub(crate) mod name;

@@ -6,6 +6,7 @@
 use crate::core_thread::Submission;
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
+use crate::http::job::home;
 use crate::http::permission::{Caller, with_groups};
 use axum::Json;
 use axum::body::Bytes;
@@ -35,7 +36,7 @@ pub(crate) async fn submit(
     Shared(site): Shared<ApiContext>,
     body: Result<SubmitBody, JsonRejection>,
 ) -> Result<Json<SubmitReply>, ApiError> {
-    let SubmitBody(request) = body?;
+    let SubmitBody(mut request) = body?;
     let config = site.app.config();
     caller.may_submit(&request.spec.partition, &config.cluster)?;
     may_ask(&caller, &request.spec)?;
@@ -43,6 +44,7 @@ pub(crate) async fn submit(
         caller.may_submit(&other.partition, &config.cluster)?;
         may_ask(&caller, other)?;
     }
+    home::resolve(&caller, &mut request.spec, &mut request.others).await?;
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
