@@ -5,11 +5,13 @@
 mod gpu_history;
 mod gpu_note;
 mod policy_change;
+mod touched_rows;
 
 pub use gmodel::JobChange;
 pub use gpu_history::GpuHistoryLine;
 pub use gpu_note::GpuNoteKind;
 pub use policy_change::PolicyChange;
+pub use touched_rows::TouchedRows;
 
 use crate::ctl::state::{
     AdoptionWindow, EntryId, JoinToken, OpenDependency, Outcome, SetFeatures, Stop, Strike,
@@ -565,20 +567,6 @@ pub enum Event {
 
 fn is_none(code: &ReasonCode) -> bool {
     *code == ReasonCode::None
-}
-
-/// The rows an event changes: the store rewrites exactly these from the state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TouchedRows {
-    pub job: Option<JobId>,
-    pub array: Option<JobId>,
-    pub run: Option<RunId>,
-    pub node: Option<NodeId>,
-    pub tokens: bool,
-    /// Accounts, QOS and reservations.
-    pub policy: bool,
-    /// If the job is a task, its array's counters changed too.
-    pub array_of_job: bool,
 }
 
 impl Event {
