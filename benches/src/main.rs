@@ -441,13 +441,17 @@ fn single_jobs(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
         })
     })?;
     bench.row(|_| {
-        let ours = median(3, || pool.run("gq", &["--json"]).map(drop))?;
-        let time = median(3, || pool.run_as("squeue", "gslurm", &["--json"]).map(drop))?;
-        let ratio = time.as_secs_f64() / ours.as_secs_f64();
+        let mut cpu = Duration::MAX;
+        let time = median(GQ_RUNS, || {
+            let before = children_cpu()?;
+            pool.run_as("squeue", "gslurm", &["--json"])?;
+            cpu = cpu.min(children_cpu()? - before);
+            Ok(())
+        })?;
         Ok(Row {
             what: "squeue --json of the same",
             slurm: "8.3 s",
-            ours: format!("{}, {ratio:.1} times gq --json", millis(time)),
+            ours: format!("{}; CPU {} squeue", millis(time), millis(cpu)),
         })
     })?;
     bench.row(|_| {

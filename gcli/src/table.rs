@@ -7,6 +7,7 @@ use crate::column_format::{Spec, columns_of};
 use crate::printable::printable;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width};
+use nix::fcntl::{FcntlArg, fcntl};
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -42,9 +43,16 @@ impl Screen {
     }
 }
 
+/// Room in a pipe: with the usual 64 KiB writer and reader of a long listing take turns.
+const PIPE_BYTES: i32 = 256 << 10;
+
 /// Stdout with a large buffer. The standard handle writes at every newline.
 pub fn stdout() -> io::Result<BufWriter<std::fs::File>> {
     let handle = io::stdout().as_fd().try_clone_to_owned()?;
+    // Refused where the user's pipes have used their memory: then it stays as it is.
+    if fcntl(&handle, FcntlArg::F_GETPIPE_SZ).is_ok_and(|bytes| bytes < PIPE_BYTES) {
+        let _ = fcntl(&handle, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    }
     Ok(BufWriter::with_capacity(128 << 10, handle.into()))
 }
 

@@ -31,8 +31,8 @@ pub struct SqueueForm {
     pub steps: &'static str,
     /// Columns of `--start`.
     pub start: &'static str,
-    /// Prints the jobs of `--json`, of this path.
-    pub json: fn(&mut Client, &str) -> Outcome,
+    /// Prints the jobs of `--json`.
+    pub json: fn(&mut Client, &JobQuery) -> Outcome,
 }
 
 /// What is listed and how.
@@ -99,7 +99,7 @@ impl QueueListing {
                 {
                     return Err(not_in_queue(job));
                 }
-                return (form.json)(client, &path);
+                return (form.json)(client, &self.query);
             }
             (ListingForm::Json, None) => return print_json(client, &path),
             (ListingForm::Table(columns), _) => self.print_table(client, &path, columns)?,

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 const UNSET: &str = r#"{"set":false,"infinite":false,"number":0}"#;
+const UNSET_FRACTION: &str = r#"{"infinite":false,"number":0.0,"set":false}"#;
 const INFINITE: &str = r#"{"set":false,"infinite":true,"number":0}"#;
 const NONE: &str = r#"{"set":true,"infinite":false,"number":0}"#;
 
@@ -22,8 +23,10 @@ pub enum Datum<'a> {
     Fraction(Option<f64>),
     /// A list, or an object that no path leads into.
     Value(Value),
-    /// The same as JSON, which is written as it stands: most of a record is the same in all.
+    /// The same as JSON, which is written as it stands.
     Json(&'static str),
+    /// The same again, of a field that has this value in every record.
+    Same(&'static str),
 }
 
 /// A key with its value in a record `R`.
@@ -56,39 +59,39 @@ pub fn list<'a>(words: impl IntoIterator<Item = impl Into<Value>>) -> Datum<'a> 
 // What Slurm has and gpupool has not, as Slurm writes it where it is not set.
 
 pub const fn blank<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json("\"\""))
+    (key, |_| Datum::Same("\"\""))
 }
 
 pub const fn unset<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json(UNSET))
+    (key, |_| Datum::Same(UNSET))
 }
 
 pub const fn infinite<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json(INFINITE))
+    (key, |_| Datum::Same(INFINITE))
 }
 
 pub const fn zero<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json("0"))
+    (key, |_| Datum::Same("0"))
 }
 
 /// Set, and 0.
 pub const fn none<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json(NONE))
+    (key, |_| Datum::Same(NONE))
 }
 
 pub const fn empty<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json("[]"))
+    (key, |_| Datum::Same("[]"))
 }
 
 pub const fn no<R>(key: &'static str) -> Field<R> {
-    (key, |_| Datum::Json("false"))
+    (key, |_| Datum::Same("false"))
 }
 
 impl Datum<'_> {
     fn write(self, out: &mut Vec<u8>) {
         match self {
-            Datum::Json(json) => out.extend_from_slice(json.as_bytes()),
-            Datum::Text(text) => put_json(out, text.as_ref()),
+            Datum::Json(json) | Datum::Same(json) => out.extend_from_slice(json.as_bytes()),
+            Datum::Text(text) => put_text(out, &text),
             Datum::Whole(number) => put_json(out, &number),
             Datum::Flag(flag) => put_json(out, &flag),
             Datum::Number(Some(number)) => {
@@ -96,9 +99,15 @@ impl Datum<'_> {
                 put_json(out, &number);
                 out.push(b'}');
             }
+            Datum::Fraction(Some(number)) => {
+                out.extend_from_slice(br#"{"infinite":false,"number":"#);
+                put_json(out, &number);
+                out.extend_from_slice(br#","set":true}"#);
+            }
             Datum::Number(None) => out.extend_from_slice(UNSET.as_bytes()),
             Datum::Infinite => out.extend_from_slice(INFINITE.as_bytes()),
-            other => put_json(out, &other.into_value()),
+            Datum::Fraction(None) => out.extend_from_slice(UNSET_FRACTION.as_bytes()),
+            Datum::Value(value) => put_json(out, &value),
         }
     }
 
@@ -115,19 +124,34 @@ impl Datum<'_> {
                 json!({"set": number.is_some(), "infinite": false, "number": number.unwrap_or(0.0)})
             }
             Datum::Value(value) => value,
-            Datum::Json(json) => serde_json::from_str(json).expect("a constant of these tables"),
+            Datum::Json(json) | Datum::Same(json) => {
+                serde_json::from_str(json).expect("a constant of these tables")
+            }
         }
     }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    // Without an early end the loop is done many bytes at a time.
+    let odd = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    if text.bytes().fold(false, |found, byte| found | odd(byte)) {
+        return put_json(out, text);
+    }
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
 }
 
 fn put_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("a Vec takes every write, and keys are texts");
 }
 
-/// A table made ready for many records: what stands before each value is put together once.
+/// A table made ready for many records: what stands before each value is put together once, and with it, at the first
+/// record, what is the same in all.
 pub struct RecordWriter<R> {
     fields: Vec<(String, ValueOf<R>)>,
     end: String,
+    merged: bool,
 }
 
 /// Gives a field's value.
@@ -157,11 +181,30 @@ impl<R> RecordWriter<R> {
         Self {
             end: before + &end,
             fields,
+            merged: false,
         }
     }
 
+    fn merge(&mut self, row: &R) {
+        let mut text = String::new();
+        let mut kept = Vec::new();
+        for (before, value) in self.fields.drain(..) {
+            text.push_str(&before);
+            match value(row) {
+                Datum::Same(json) => text.push_str(json),
+                _ => kept.push((std::mem::take(&mut text), value)),
+            }
+        }
+        self.fields = kept;
+        self.end.insert_str(0, &text);
+        self.merged = true;
+    }
+
     /// Writes a record as JSON, without a tree of it.
-    pub fn write(&self, out: &mut Vec<u8>, row: &R) {
+    pub fn write(&mut self, out: &mut Vec<u8>, row: &R) {
+        if !self.merged {
+            self.merge(row);
+        }
         for (before, value) in &self.fields {
             out.extend_from_slice(before.as_bytes());
             value(row).write(out);
@@ -239,16 +282,25 @@ mod tests {
         unset("time/limit/hard"),
         infinite("time/limit/soft"),
         no("hold"),
-        ("share", |_| Datum::Fraction(Some(0.5))),
+        ("share", |row| Datum::Fraction((*row > 4).then_some(0.5))),
+        ("state", |row| match row {
+            4 => Datum::Json("\"none\""),
+            _ => text("a \"b\"\n\u{7f}\u{e9}"),
+        }),
         ("flags", |_| list(["A", "B"])),
+        blank("last"),
     ];
 
     #[test]
     fn a_path_leads_into_objects_and_both_ways_of_writing_say_the_same() {
-        let mut out = Vec::new();
-        RecordWriter::of(TABLE).write(&mut out, &17);
-        let read: Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(read, record(TABLE, &17));
+        let mut writer = RecordWriter::of(TABLE);
+        for row in [4, 17] {
+            let mut out = Vec::new();
+            writer.write(&mut out, &row);
+            let read: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(read, record(TABLE, &row));
+        }
+        let read = record(TABLE, &17);
         let start = json!({"set": true, "infinite": false, "number": 17});
         assert_eq!((&read["time"]["start"], &read["id"]), (&start, &json!(17)));
         assert_eq!(read["time"]["limit"]["soft"]["infinite"], json!(true));

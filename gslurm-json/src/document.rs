@@ -61,7 +61,7 @@ pub fn write_list<R, E: From<io::Error>>(
     rows: impl Iterator<Item = Result<R, E>>,
     tail: &Value,
 ) -> Result<(), E> {
-    let writer = RecordWriter::of(table);
+    let mut writer = RecordWriter::of(table);
     let mut text = format!("{{\"{key}\":[").into_bytes();
     for (at, row) in rows.enumerate() {
         text.extend_from_slice(if at == 0 { b"" } else { b"," });

@@ -9,7 +9,7 @@ use crate::value::job::gres_on;
 use crate::value::job::{end_by_limit, group_of, restarts, tres};
 use gmodel::duration::TimeLimit;
 use gmodel::{JobPart, JobState, hostlist};
-use gwire::api::{HeldRow, JobRow, RunRow};
+use gwire::api::{HeldRow, JobRow, JobRowKey, RunRow};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -129,6 +129,72 @@ fn held(job: &JobCell) -> Datum<'_> {
         json!({"select_type": ["CPU", "MEMORY"], "nodes": nodes, "cpus": row.cpus, "threads_per_core": number_value(Some(1))}),
     )
 }
+
+/// What the fields are made of, to be asked for: an older controller need not know any other key.
+pub const COLUMNS: &[JobRowKey] = &[
+    JobRowKey::id,
+    JobRowKey::shown_id,
+    JobRowKey::array_id,
+    JobRowKey::array_index,
+    JobRowKey::array_tasks,
+    JobRowKey::component_ids,
+    JobRowKey::name,
+    JobRowKey::user,
+    JobRowKey::uid,
+    JobRowKey::account,
+    JobRowKey::partition,
+    JobRowKey::qos,
+    JobRowKey::state,
+    JobRowKey::reason,
+    JobRowKey::reason_text,
+    JobRowKey::priority,
+    JobRowKey::nice,
+    JobRowKey::nodes,
+    JobRowKey::nodelist,
+    JobRowKey::cpus,
+    JobRowKey::ntasks,
+    JobRowKey::mem_bytes,
+    JobRowKey::mem_total_bytes,
+    JobRowKey::mem_per,
+    JobRowKey::gpus,
+    JobRowKey::gpu_count,
+    JobRowKey::gpus_per,
+    JobRowKey::gpus_held,
+    JobRowKey::held,
+    JobRowKey::image,
+    JobRowKey::time_limit_secs,
+    JobRowKey::submit_time,
+    JobRowKey::eligible_time,
+    JobRowKey::start_time,
+    JobRowKey::end_time,
+    JobRowKey::exit_code,
+    JobRowKey::end_text,
+    JobRowKey::attempts,
+    JobRowKey::work_dir,
+    JobRowKey::command,
+    JobRowKey::stdout,
+    JobRowKey::stderr,
+    JobRowKey::stdin,
+    JobRowKey::comment,
+    JobRowKey::constraint,
+    JobRowKey::req_nodelist,
+    JobRowKey::exclude,
+    JobRowKey::exclusive,
+    JobRowKey::requeue,
+    JobRowKey::dependency,
+    JobRowKey::licences,
+    JobRowKey::reservation,
+    JobRowKey::prefer,
+    JobRowKey::switches,
+    JobRowKey::time_min_secs,
+    JobRowKey::deadline,
+    JobRowKey::preempted_time,
+    JobRowKey::submit_host,
+    JobRowKey::holds,
+    JobRowKey::mail_type,
+    JobRowKey::mail_user,
+    JobRowKey::allocation,
+];
 
 pub const JOB: &[Field<JobCell>] = &[
     ("account", |job| text(&job.row.account)),
@@ -316,6 +382,47 @@ mod tests {
     use super::super::datum::record;
     use super::*;
     use gmodel::{Instant, ReasonCode, Timestamp};
+
+    #[test]
+    fn a_bare_row_of_the_columns_makes_the_same_record_as_the_whole_row() {
+        let now = "2026-11-24T00:29:48Z";
+        let mut whole = json!({"tags": ["x"], "held": [{"node": "n1", "cpus": 4, "mem_bytes": 1}], "later": {"a": "b"},
+            "gpus_held": ["n1:h100:0-1"], "gpu_uuids": ["n1:x"], "gpu_events": ["e"], "gpu_links": ["n1:NV18"],
+            "holds": [{"owner": "o", "reason": "r", "since": now}], "last_mark": {"number": 2}, "mem_per": "cpu",
+            "state": "FAILED", "reason": "Priority", "exit_code": {"code": 3, "signal": 0}, "gpu_count": 2.0,
+            "shown_id": "17+1", "nodelist": "n1", "gpus": "h100:2", "gpus_per": "node", "array_tasks": "7-9%2",
+            "switches": "1@00:30:00", "mail_type": "END"});
+        for (count, key) in JobRowKey::ALL.iter().enumerate() {
+            let kinds = [json!(true), json!(now), json!(count + 2), json!(key.name())];
+            let fits = |value: &&Value| {
+                serde_json::from_value::<JobRow>(json!({key.name(): value})).is_ok()
+            };
+            if let Some(value) = kinds.iter().find(fits) {
+                whole
+                    .as_object_mut()
+                    .unwrap()
+                    .entry(key.name())
+                    .or_insert(value.clone());
+            }
+        }
+        let keyed: JobRow = serde_json::from_value(whole).unwrap();
+        let put = |key: &JobRowKey| {
+            let mut out = Vec::new();
+            assert!(keyed.put(*key, &mut out).unwrap(), "{key:?} has no value");
+            String::from_utf8(out).unwrap()
+        };
+        JobRowKey::ALL.iter().map(put).for_each(drop);
+        let bare = format!(
+            "[{}]",
+            COLUMNS.iter().map(put).collect::<Vec<_>>().join(",")
+        );
+        let bare: JobRow = gwire::row::read(bare.as_bytes(), COLUMNS).unwrap();
+        let mut groups = Groups::new("c");
+        assert_eq!(
+            record(JOB, &groups.cell(bare)),
+            record(JOB, &groups.cell(keyed))
+        );
+    }
 
     #[test]
     fn a_running_job_has_slurms_keys() {

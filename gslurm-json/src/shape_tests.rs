@@ -18,7 +18,7 @@ fn kind(value: &Datum<'_>) -> &'static str {
         Datum::Flag(_) => "flag",
         Datum::Number(_) | Datum::Infinite | Datum::Fraction(_) => "number",
         Datum::Value(value) => kind_of(value),
-        Datum::Json(json) => kind_of(&serde_json::from_str(json).unwrap()),
+        Datum::Json(json) | Datum::Same(json) => kind_of(&serde_json::from_str(json).unwrap()),
     }
 }
 

@@ -6,19 +6,19 @@ use gcli::{Failure, Outcome, local_time};
 use gslurm_json::controller::{self, Diagnosis};
 use gslurm_json::datum::{Field, record, write_yaml};
 use gslurm_json::document::{DATA_PARSER, Meta, write_list, write_yaml_list};
-use gslurm_json::job::{Groups, JOB};
+use gslurm_json::job::{COLUMNS, Groups, JOB};
 use gslurm_json::node::{ALIKE, NODE, NodeCell, alike};
 use gslurm_json::partition::{PARTITION, PartitionCell};
 use gslurm_json::reservation::{RESERVATION, ReservationCell};
 use gslurm_json::run::RUN;
 use gslurm_json::step::{STEP, StepCell};
 use gwire::api::{
-    ClusterInfo, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow, RunQuery, RunRow,
-    StepRow,
+    ClusterInfo, JobQuery, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow, RunQuery,
+    RunRow, StepRow,
 };
 use gwire::client::{Client, path_with_query};
+use gwire::row::{self, BareRow};
 use nix::unistd::{Gid, Group, Uid, User};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::Write;
@@ -111,25 +111,33 @@ pub(crate) fn cluster_name(client: &mut Client) -> Result<String, Failure> {
     Ok(client.get::<ClusterInfo>("/v1/cluster")?.name)
 }
 
-/// The rows of a listing while they come.
-fn coming<'c, T: DeserializeOwned + 'c>(
+/// The rows of a listing while they come: bare ones with the values of `keys`, or all with their keys.
+fn coming<'c, R: for<'de> BareRow<'de, Key = K>, K: Copy + 'static>(
     client: &'c mut Client,
     path: &str,
-) -> Result<impl Iterator<Item = Result<T, Failure>> + 'c, Failure> {
+    keys: &'static [K],
+) -> Result<impl Iterator<Item = Result<R, Failure>> + 'c, Failure> {
     let mut rows = client.rows(path)?;
     let next = move || match rows.next_row() {
         Ok(None) => None,
-        Ok(Some(text)) => Some(serde_json::from_slice(text).map_err(Failure::new)),
+        Ok(Some(text)) => Some(row::read(text, keys).map_err(Failure::new)),
         Err(error) => Some(Err(error.into())),
     };
     Ok(std::iter::from_fn(next))
 }
 
-/// `squeue --json`: the jobs of a path.
-pub(crate) fn print_queue(client: &mut Client, path: &str) -> Outcome {
+/// `squeue --json`.
+pub(crate) fn print_queue(client: &mut Client, query: &JobQuery) -> Outcome {
     let cluster = cluster_name(client)?;
     let mut groups = Groups::new(&cluster);
-    let rows = coming::<JobRow>(client, path)?;
+    let names: Vec<&str> = COLUMNS.iter().map(|key| key.name()).collect();
+    let query = JobQuery {
+        columns: names.join(","),
+        bare: true,
+        ..query.clone()
+    };
+    let path = path_with_query("/v1/jobs", &query);
+    let rows = coming::<JobRow, _>(client, &path, COLUMNS)?;
     let cells = rows.map(|row| row.map(|row| groups.cell(row)));
     print_coming(&cluster, "jobs", JOB, cells, &JOB_TIMES)
 }
@@ -207,7 +215,7 @@ pub(crate) fn print_runs(client: &mut Client, query: &RunQuery) -> Outcome {
         ..query.clone()
     };
     let mut groups = Groups::new(&cluster);
-    let rows = coming::<RunRow>(client, &path_with_query("/v1/runs", &query))?;
+    let rows = coming::<RunRow, _>(client, &path_with_query("/v1/runs", &query), &[])?;
     let cells = rows.map(|row| row.map(|row| groups.run(row)));
     print_coming(&cluster, "jobs", RUN, cells, &[])
 }

@@ -279,7 +279,7 @@ macro_rules! wire_row {
             }
         }
 
-        impl<'de> crate::row::BareRow<'de> for $row<crate::row::RowText<'de>> {
+        impl<'de, T: serde::Deserialize<'de> + Default> crate::row::BareRow<'de> for $row<T> {
             type Key = $keys;
             fn fill<A: serde::de::SeqAccess<'de>>(&mut self, key: $keys, values: &mut A) -> Result<(), A::Error> {
                 match key {
