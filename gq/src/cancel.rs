@@ -4,13 +4,14 @@
 
 use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::answer::list;
 use gcli::failure::note;
 use gcli::pages::ManPage;
 use gcli::slurm_words::Cause;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::RefusalKind;
 use gmodel::signal::{parse_signal, signal_word};
+use gmodel::{JobState, RefusalKind};
 use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow, OneResult};
 use gwire::client::{Client, path_with_query};
 use std::ffi::OsString;
@@ -119,6 +120,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             return Ok(0);
         }
     }
+    let over = match as_scancel && args.verbose && args.signal.is_none_or(|one| one == SIGKILL) {
+        true => over(&mut client, &request.jobs)?,
+        false => Vec::new(),
+    };
     let answer: EachResult = if args.signal.is_some() {
         // A signal sent twice arrives twice.
         client.post("/v1/jobs/cancel", &request)?
@@ -143,7 +148,29 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
             format_args!("error: No active jobs match ALL job filters, including: {names}"),
         )?;
     }
-    report(&answer, &args, as_scancel.then_some(is_terminated))
+    report(&answer, &args, as_scancel.then_some(is_terminated), &over)
+}
+
+/// Those of the jobs that are over: `scancel -v` says so, though all is well with it.
+fn over(client: &mut Client, jobs: &[String]) -> Result<Vec<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct JobEnd {
+        shown_id: String,
+        state: JobState,
+    }
+    let names = jobs.iter().flat_map(|words| words.split(','));
+    let names: Vec<&str> = names.filter(|name| !name.contains('.')).collect();
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = JobQuery {
+        job: names.join(","),
+        state: "all".to_owned(),
+        ..JobQuery::default()
+    };
+    let rows: Vec<JobEnd> = list(client, &path_with_query("/v1/jobs", &query))?;
+    let over = rows.into_iter().filter(|row| row.state.is_final());
+    Ok(over.map(|row| row.shown_id).collect())
 }
 
 impl CancelArgs {
@@ -209,8 +236,13 @@ fn named(job: &str) -> String {
     }
 }
 
-/// `as_scancel`: called so, and whether no signal was named.
-fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> Outcome {
+/// `as_scancel`: called so, and whether no signal was named. `over`: those that had ended before.
+fn report(
+    answer: &EachResult,
+    args: &CancelArgs,
+    as_scancel: Option<bool>,
+    over: &[String],
+) -> Outcome {
     // Programs cancel what may be over already, and scancel is content with that, however KILL was asked for.
     let forgives = as_scancel.is_some() && args.signal.is_none_or(|signal| signal == SIGKILL);
     let is_gone =
@@ -227,6 +259,14 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> O
             note("scancel", terminating(args, &result.job, is_terminated))?;
         }
         if result.ok {
+            if over.contains(&result.job) {
+                let told = OneResult {
+                    error: format!("job {} is over", result.job),
+                    about: RefusalKind::JobOver,
+                    ..result.clone()
+                };
+                gcli::failure::say_of("gdel", &told)?;
+            }
             if args.verbose && as_scancel.is_none() {
                 match args.signal {
                     Some(signal) => note(

@@ -309,6 +309,10 @@ fn few_tasks(shown_id: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 impl JobColumn {
+    pub(crate) fn is_priority(self) -> bool {
+        matches!(self, Self::Priority | Self::PriorityShare)
+    }
+
     fn entry(self) -> &'static JobColumnEntry {
         COLUMNS
             .iter()
@@ -447,7 +451,7 @@ impl JobColumn {
             Self::StartTime => start(a).cmp(&start(b)),
             Self::EndTime => a.end_time.cmp(&b.end_time),
             Self::EligibleTime => a.eligible_time.cmp(&b.eligible_time),
-            Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
+            column if column.is_priority() => a.priority.cmp(&b.priority),
             Self::Nice => a.nice.cmp(&b.nice),
             Self::Position => a
                 .position

@@ -282,6 +282,7 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     if args.start {
         listing.expect_starts(&mut client)?;
     }
+    listing.learn_tiers(&mut client)?;
     if let Some(named) = &args.steps {
         return step_listing::print(
             &mut client,
@@ -405,6 +406,7 @@ fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<Queu
         by_partition: args.by_partition,
         licences,
         starts: BTreeMap::new(),
+        tiers: BTreeMap::new(),
         noconvert: args.noconvert,
     })
 }

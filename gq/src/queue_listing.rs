@@ -48,6 +48,8 @@ pub(crate) struct QueueListing {
     pub dated: bool,
     /// A line for each partition of a waiting job.
     pub by_partition: bool,
+    /// The tiers of partitions, which come before a priority in the order of such lines.
+    pub tiers: BTreeMap<String, u32>,
     /// Licences of which a job asks for one at least; empty: any job.
     pub licences: Vec<String>,
     /// When waiting jobs are expected to start, and where; by their ids.
@@ -70,6 +72,30 @@ impl QueueListing {
             .map(|job| (job.id, (job.expected.or(job.at_limits), job.nodelist)))
             .collect();
         Ok(())
+    }
+
+    /// Lines by partition, by priority: the planner looks at the partition's tier first.
+    pub(crate) fn learn_tiers(&mut self, client: &mut Client) -> Result<(), Failure> {
+        #[derive(serde::Deserialize)]
+        struct Tier {
+            name: String,
+            priority_tier: u32,
+        }
+        if self.by_partition && self.sort.iter().any(|(column, _)| column.is_priority()) {
+            let rows: Vec<Tier> = list(client, "/v1/partitions")?;
+            let tiers = rows.into_iter().map(|row| (row.name, row.priority_tier));
+            self.tiers = tiers.collect();
+        }
+        Ok(())
+    }
+
+    fn compare(&self, column: JobColumn, a: &QueueRow<'_>, b: &QueueRow<'_>) -> Ordering {
+        let tier = |row: &QueueRow<'_>| self.tiers.get(&*row.partition);
+        let by_tier = match column.is_priority() {
+            true => tier(a).cmp(&tier(b)),
+            false => Ordering::Equal,
+        };
+        by_tier.then_with(|| column.compare(a, b))
     }
 
     /// What a column prints, with what is expected in it.
@@ -256,7 +282,7 @@ impl QueueListing {
         }
         sorted.sort_by(|a, b| {
             let by_key = self.sort.iter().map(|(column, descending)| {
-                let order = column.compare(a, b);
+                let order = self.compare(*column, a, b);
                 if *descending { order.reverse() } else { order }
             });
             by_key.fold(Ordering::Equal, Ordering::then)

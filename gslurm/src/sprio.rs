@@ -60,6 +60,9 @@ struct SprioArgs {
         allow_hyphen_values = true
     )]
     sort: String,
+    /// Tell first what was asked for; twice also each job and user
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
     #[command(flatten)]
     cluster: ClusterChoice,
     /// Show this help
@@ -79,6 +82,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let args = SprioArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let keys = sort_keys(&args.sort)?;
     let query = query(&args)?;
+    tell_options(&args, &query)?;
     let mut client = gcli::connect("sprio")?;
     args.cluster.check(&mut client)?;
     let PriorityList { weights, jobs } = client.get(&path_with_query("/v1/priorities", &query))?;
@@ -132,6 +136,41 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// What was asked for, as `sprio -v` tells it.
+fn tell_options(args: &SprioArgs, query: &JobQuery) -> Result<(), Failure> {
+    if args.verbose == 0 {
+        return Ok(());
+    }
+    const RULE: &str = "-----------------------------";
+    let or_null = |text: &str| match text {
+        "" => "(null)".to_owned(),
+        text => text.to_owned(),
+    };
+    let mut text = format!("{RULE}\n");
+    for (name, value) in [
+        (
+            "format",
+            or_null(args.format.as_deref().unwrap_or_default()),
+        ),
+        ("job_flag", u8::from(!args.jobs.is_empty()).to_string()),
+        ("jobs", or_null(&query.job)),
+        ("partition", or_null(&query.partition)),
+        ("users", or_null(&query.user)),
+        ("verbose", args.verbose.to_string()),
+    ] {
+        text.push_str(&format!("{name:<10} = {value}\n"));
+    }
+    for (name, all) in [("job_list", &query.job), ("user_list", &query.user)] {
+        let each = all.split(',').filter(|one| !one.is_empty());
+        for (at, one) in each.enumerate().filter(|_| args.verbose > 1) {
+            text.push_str(&format!("{name}[{at}] = {one}\n"));
+        }
+    }
+    let mut out = stdout()?;
+    write!(out, "{text}{RULE}\n\n\n")?;
+    Ok(out.flush()?)
 }
 
 fn query(args: &SprioArgs) -> Result<JobQuery, Failure> {

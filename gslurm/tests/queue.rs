@@ -191,6 +191,19 @@ fn under_slurms_names_its_first_line_says_that_no_controller_answers() {
 }
 
 #[test]
+fn scancel_says_at_length_that_a_job_is_over_and_is_content_with_it() {
+    let controller = FakeController::start(two_partitions::answer);
+    let said = |words: &[&str]| controller.run_as("scancel", GSLURM, words).text();
+    assert_eq!(said(&["9"]), "");
+    expect![[r#"
+        stderr: scancel: Terminating job 9
+        stderr: scancel: error: Kill job error on job id 9: Job/step already completing or completed
+        stderr: scancel: error: job 9 is over
+    "#]]
+    .assert_eq(&said(&["-v", "9"]));
+}
+
+#[test]
 fn squeue_lists_a_job_in_each_of_its_partitions_and_by_its_licences() {
     let controller = FakeController::start(two_partitions::answer);
     let lines = |words: &[&str]| controller.run_as("squeue", GSLURM, words).text();
@@ -202,6 +215,11 @@ fn squeue_lists_a_job_in_each_of_its_partitions_and_by_its_licences() {
     assert_eq!(
         lines(&["-h", "-P", "-S", "P,-i", "-o", "%i %P"]),
         "8 debug\n7 debug\n7 train\n"
+    );
+    assert_eq!(
+        lines(&["-h", "-P", "-S", "-p,i", "-o", "%i %P"]),
+        "7 debug\n8 debug\n7 train\n",
+        "by the tier of the partition first"
     );
     assert_eq!(
         lines(&["-h", "-P", "-p", "debug", "-o", "%i %P"]),

@@ -156,6 +156,24 @@ fn sprio_refuses_what_it_cannot_show() {
     "#]],
     );
     check(
+        &["-vv", "-h", "-o", "%i", "-p", "main", "-j", "6,1"],
+        expect![[r#"
+            -----------------------------
+            format     = %i
+            job_flag   = 1
+            jobs       = 6,1
+            partition  = main
+            users      = (null)
+            verbose    = 2
+            job_list[0] = 6
+            job_list[1] = 1
+            -----------------------------
+
+
+            4
+        "#]],
+    );
+    check(
         &["-u", "no-such-user"],
         expect![[r#"
         stderr: sprio: error: Invalid user: no job of "no-such-user" waits, and there is no user of that name on this machine

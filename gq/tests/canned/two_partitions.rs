@@ -6,6 +6,14 @@ use serde_json::{Value, json};
 /// One job of two partitions and licences, and one that is over.
 pub fn answer(request: &Request) -> Answer {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    if path == "/v1/jobs/cancel" {
+        return Answer::ok(r#"{"schema":1,"results":[{"job":"9","ok":true}]}"#);
+    }
+    if path == "/v1/partitions" {
+        let tier = |name: &str, tier: u32| json!({"name": name, "is_default": false, "state": "up", "nodes": [], "priority_tier": tier});
+        let all = [tier("train", 1), tier("debug", 2)];
+        return Answer::ok(json!({"schema": 1, "partitions": all}).to_string());
+    }
     assert_eq!(path, "/v1/jobs", "{query}");
     let job = |id: u64, state: &str, more: Value| {
         let mut job = json!({"id": id, "shown_id": id.to_string(), "name": "two", "user": "root", "state": state, "partition": "train,debug",
