@@ -195,7 +195,7 @@ pub const SETTINGS: &[Advice] = &[
     ),
     instead("grun --kill-on-bad-exit for each step", &["killonbadexit"]),
     instead(
-        "idle_program is told of idle GPUs; mail addresses are stored with the job for a program of the site",
+        "[mail] in gpuctld.toml: mail goes by SMTP; domain is there too",
         &["mailprog", "maildomain"],
     ),
     instead(

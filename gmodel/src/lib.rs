@@ -37,6 +37,7 @@ pub mod job_output;
 pub mod job_part;
 pub mod launch_order;
 pub mod licence;
+pub mod mail;
 pub mod mig;
 pub mod node;
 pub mod node_login;

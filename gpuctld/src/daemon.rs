@@ -12,6 +12,7 @@ use crate::forecaster::{self, Forecaster};
 use crate::http::{self, App};
 use crate::idle_program::Warning;
 use crate::listen::{self, Site};
+use crate::mail;
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeConnections;
 use crate::pki::Pki;
@@ -285,14 +286,17 @@ fn start_tasks(
     core: &CoreHandle,
     app: &Arc<App>,
     stopping: &watch::Receiver<bool>,
-) -> [tokio::task::JoinHandle<()>; 4] {
+) -> [tokio::task::JoinHandle<()>; 5] {
     let (fences, warnings) = (
         site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()),
         site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()),
     );
     let attendance = attendance::run(core.clone(), app.attendance().clone(), stopping.clone());
     let outputs = prune_outputs(app.clone(), stopping.clone());
+    let state_dir = app.config().state_dir.clone();
+    let mail = mail::run(core.clone(), app.clone(), state_dir, stopping.clone());
     [
+        tokio::spawn(mail),
         tokio::spawn(outputs),
         tokio::spawn(fences),
         tokio::spawn(warnings),

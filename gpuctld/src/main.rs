@@ -18,6 +18,8 @@ mod kept_outputs;
 mod launch_orders;
 mod launch_texts;
 mod listen;
+mod mail;
+mod mail_counts;
 mod metrics;
 mod node_changes;
 mod node_claim;

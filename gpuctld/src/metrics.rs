@@ -9,6 +9,7 @@ mod pool;
 use crate::core_thread::{CoreHandle, CoreStats};
 use crate::histogram::{Histogram, HistogramValues};
 use crate::http::node::difference::differences;
+use crate::mail_counts::MailCounts;
 use census::census;
 use exposition::{Exposition, Scale};
 use gcore::ctl::{State, open_breakers};
@@ -47,6 +48,7 @@ pub fn prometheus(
     state: &State,
     core: &CoreHandle,
     requests: &RequestTimes,
+    mail: &MailCounts,
     up: Duration,
     now: Timestamp,
     sees_all: bool,
@@ -74,7 +76,7 @@ pub fn prometheus(
         pool::accounts(&mut out, state, now);
         pool::job_gpus(&mut out, state);
     }
-    controller(&mut out, core, requests, up);
+    controller(&mut out, core, requests, mail, up);
     out.text
 }
 
@@ -141,7 +143,13 @@ fn cluster(out: &mut Exposition, state: &State, now: Timestamp) {
 }
 
 /// The daemon itself: what waits for it, how long it takes, its disk.
-fn controller(out: &mut Exposition, core: &CoreHandle, requests: &RequestTimes, up: Duration) {
+fn controller(
+    out: &mut Exposition,
+    core: &CoreHandle,
+    requests: &RequestTimes,
+    mail: &MailCounts,
+    up: Duration,
+) {
     let stats = core.stats();
     out.one(
         "gpupool_queue_length",
@@ -210,6 +218,25 @@ fn controller(out: &mut Exposition, core: &CoreHandle, requests: &RequestTimes, 
         "Bytes of the database that are free to be used again",
         load(&stats.database_free_bytes),
     );
+    for (name, help, count) in [
+        (
+            "gpupool_mail_sent_total",
+            "Letters to users that the mail server took",
+            &mail.sent,
+        ),
+        (
+            "gpupool_mail_dropped_total",
+            "Letters that the mail server refused for good, or beyond per_user_hour",
+            &mail.dropped,
+        ),
+        (
+            "gpupool_mail_failed_tries_total",
+            "Tries to send a letter that found no usable mail server",
+            &mail.failed_tries,
+        ),
+    ] {
+        out.one(name, "counter", help, load(count));
+    }
     let damaged = f64::from(u8::from(stats.damage.get().is_some()));
     out.one(
         "gpupool_database_damaged",

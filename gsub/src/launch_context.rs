@@ -9,7 +9,6 @@ use crate::script::Work;
 use gcli::Failure;
 use gmodel::job::{Launch, LaunchContext, OpenMode, SoftLimit, VisibleDevices};
 use gmodel::signal::SigSpec;
-use gmodel::suggest::did_you_mean;
 use gmodel::{Timestamp, pattern};
 use std::path::{Path, PathBuf};
 
@@ -118,36 +117,9 @@ fn work_dir(chdir: Option<GivenOption>, submitter: &Submitter) -> Result<String,
     }
 }
 
-/// The events of `--mail-type`, as sbatch(1) lists them.
+/// The words of `--mail-type`, checked.
 fn mail_type(text: &str) -> Result<String, String> {
-    const EVENTS: [&str; 13] = [
-        "NONE",
-        "BEGIN",
-        "END",
-        "FAIL",
-        "REQUEUE",
-        "ALL",
-        "INVALID_DEPEND",
-        "STAGE_OUT",
-        "TIME_LIMIT",
-        "TIME_LIMIT_90",
-        "TIME_LIMIT_80",
-        "TIME_LIMIT_50",
-        "ARRAY_TASKS",
-    ];
-    let odd = text.split(',').find(|word| {
-        !EVENTS
-            .iter()
-            .any(|event| event.eq_ignore_ascii_case(word.trim()))
-    });
-    match odd {
-        None => Ok(text.to_owned()),
-        Some(word) => Err(format!(
-            "{word:?} is no event.{} Events are {}",
-            did_you_mean(word, EVENTS),
-            EVENTS.join(", ")
-        )),
-    }
+    gmodel::mail::mail_events(text).map(|_| text.to_owned())
 }
 
 fn visible_devices(text: &str) -> Result<VisibleDevices, String> {

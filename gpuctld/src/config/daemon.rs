@@ -2,7 +2,9 @@
 //!
 //! What the core decides by is [`gconfig`]'s.
 
-use super::settings::{Config, HttpsSettings, OnFailure, SiteProgram, SubmitHook};
+use super::settings::{
+    Config, HttpsSettings, MailSettings, MailTls, OnFailure, SiteProgram, SubmitHook,
+};
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
 use gconfig::error::{Errors, Source};
@@ -19,6 +21,16 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 const HTTPS_KEYS: [&str; 3] = ["names", "cert", "key"];
+const MAIL_KEYS: [&str; 8] = [
+    "smtp",
+    "tls",
+    "user",
+    "password_file",
+    "from",
+    "domain",
+    "only_domains",
+    "per_user_hour",
+];
 const HOOK_KEYS: [&str; 4] = ["program", "user", "timeout_ms", "on_failure"];
 
 /// Reads the main file. What is wrong or missing has its default, so that reading goes on.
@@ -34,6 +46,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         listen,
         advertise: advertise(&section, listen, errors),
         https: https(&section, errors),
+        mail: mail(&section, errors),
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section
             .number("node_cert_days", 1..=3650, errors)
@@ -176,6 +189,106 @@ fn https(section: &Section, errors: &mut Errors) -> Option<HttpsSettings> {
     }
     Some(HttpsSettings { names, cert, key })
 }
+
+fn mail(section: &Section, errors: &mut Errors) -> Option<MailSettings> {
+    let table = section.table("mail", errors)?;
+    let mail = Section::open(section.source, table, &MAIL_KEYS, "[mail]", errors);
+    let tls = mail.word("tls", &MAIL_TLS, errors);
+    let tls = tls.unwrap_or(MailTls::Nothing);
+    let smtp = mail.text("smtp", errors).unwrap_or_default();
+    let (host, port) = mail_server(&smtp, tls);
+    let from = mail.text("from", errors).unwrap_or_default();
+    let domain = mail.text("domain", errors).unwrap_or_default();
+    let is_domain = |text: &str| format!("a@{text}").parse::<lettre::Address>().is_ok();
+    let mut add = |key: &str, message: String, advice: &str| {
+        let message = match mail.has(key) {
+            true => message,
+            false => format!("[mail] has no {key}"),
+        };
+        let span = if mail.has(key) {
+            mail.span(key)
+        } else {
+            section.span("mail")
+        };
+        errors.add(section.source, span, message, advice);
+    };
+    if host.is_empty() || port.is_none() {
+        let message = format!("smtp is {smtp:?}, which is no mail server");
+        add("smtp", message, "as \"mail.example.org:25\"");
+    }
+    if from.parse::<lettre::Address>().is_err() {
+        let message = format!("from is {from:?}, which is no address");
+        add("from", message, "as \"gpupool@example.org\"");
+    }
+    if !is_domain(&domain) {
+        let message = format!("domain is {domain:?}, which is no domain");
+        add(
+            "domain",
+            message,
+            "as \"example.org\": users without --mail-user get mail there",
+        );
+    }
+    let only_domains = mail.texts("only_domains", errors).unwrap_or_default();
+    let login = mail_login(&mail, tls, errors);
+    Some(MailSettings {
+        host,
+        port: port.unwrap_or_default(),
+        tls,
+        login,
+        from,
+        domain,
+        only_domains,
+        per_user_hour: mail
+            .number("per_user_hour", 1..=1_000_000, errors)
+            .map_or(200, |count| count as u32),
+    })
+}
+
+/// Host and port; without one the usual of the encryption.
+fn mail_server(smtp: &str, tls: MailTls) -> (String, Option<u16>) {
+    let usual = match tls {
+        MailTls::All => 465,
+        MailTls::Starttls => 587,
+        MailTls::Nothing => 25,
+    };
+    match smtp.rsplit_once(':') {
+        Some((host, port)) => (host.to_owned(), port.parse().ok()),
+        None => (smtp.to_owned(), Some(usual)),
+    }
+}
+
+/// User and password file, with an encryption.
+fn mail_login(mail: &Section, tls: MailTls, errors: &mut Errors) -> Option<(String, PathBuf)> {
+    let login = match (
+        mail.text("user", errors),
+        mail.path("password_file", false, errors),
+    ) {
+        (Some(user), Some(file)) => Some((user, file)),
+        (None, None) => None,
+        (user, _) => {
+            let key = if user.is_some() {
+                "user"
+            } else {
+                "password_file"
+            };
+            let message = "user and password_file belong together".to_owned();
+            errors.add(mail.source, mail.span(key), message, "say both or none");
+            None
+        }
+    };
+    if login.is_some() && tls == MailTls::Nothing {
+        let message = "a password would cross the network in the clear".to_owned();
+        let advice = "say tls = \"starttls\" or \"tls\"";
+        errors.add(mail.source, mail.span("user"), message, advice);
+    }
+    login
+}
+
+const MAIL_TLS: [(&str, MailTls); 3] = [
+    ("none", MailTls::Nothing),
+    ("starttls", MailTls::Starttls),
+    ("tls", MailTls::All),
+];
 
 fn hook(section: &Section, errors: &mut Errors) -> Option<SubmitHook> {
     let table = section.table("submit_hook", errors)?;

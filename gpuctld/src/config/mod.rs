@@ -16,7 +16,7 @@ pub use gconfig::name::is_user;
 pub use gconfig::partition::sense as partition_sense;
 pub use gconfig::policy::RecordKind;
 pub use gconfig::policy_text::policy_text;
-pub use settings::{Config, HttpsSettings, LiveSettings};
+pub use settings::{Config, HttpsSettings, LiveSettings, MailSettings, MailTls};
 
 use chrono::{DateTime, TimeDelta, TimeZone as _};
 use gconfig::error::{Errors, Source};

@@ -26,6 +26,8 @@ pub struct Config {
     pub advertise: String,
     /// The site's own certificate for clients with tokens.
     pub https: Option<HttpsSettings>,
+    /// `None`: no mail is sent.
+    pub mail: Option<MailSettings>,
     /// Below so many free bytes in `state_dir`, commands that write are refused.
     pub min_free_bytes: u64,
     /// Life of a node's certificate; it renews by itself after two thirds.
@@ -59,6 +61,33 @@ pub struct HttpsSettings {
     pub cert: PathBuf,
     /// PEM; for the daemon's user alone.
     pub key: PathBuf,
+}
+
+/// How users get mail of their jobs, as `[mail]` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailSettings {
+    pub host: String,
+    pub port: u16,
+    pub tls: MailTls,
+    /// User and the file with the password, where the server wants them.
+    pub login: Option<(String, PathBuf)>,
+    /// The sender's address.
+    pub from: String,
+    /// Of users without `--mail-user`, and of a `--mail-user` that is a name alone.
+    pub domain: String,
+    /// Mail goes to addresses of these domains only; empty: to any.
+    pub only_domains: Vec<String>,
+    /// Letters that the jobs of one user cause in an hour.
+    pub per_user_hour: u32,
+}
+
+/// What of a conversation with the mail server is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailTls {
+    Nothing,
+    /// From STARTTLS on, which the server has to offer.
+    Starttls,
+    All,
 }
 
 /// A long-lived program of the site that reads and writes JSON lines.

@@ -15,6 +15,7 @@ use crate::http::job::submit_hook::HookProcess;
 use crate::http::step::stream_exchange::StreamExchange;
 use crate::http::token::way_in::TokenGate;
 use crate::kept_outputs::KeptOutputs;
+use crate::mail_counts::MailCounts;
 use crate::pki::Pki;
 use gmodel::job::UserRef;
 use gmodel::output_stream::OutputOrder;
@@ -95,6 +96,7 @@ pub struct App {
     pub(crate) ranks: Arc<RankCache>,
     attendance: Attendance,
     pub tokens: TokenGate,
+    pub(crate) mail: Arc<MailCounts>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
     pub(crate) kept: Arc<KeptOutputs>,
@@ -126,6 +128,7 @@ impl App {
             ranks: Arc::default(),
             attendance: Attendance::default(),
             tokens: TokenGate::default(),
+            mail: Arc::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),
             started: Instant::now(),

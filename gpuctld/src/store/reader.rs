@@ -8,6 +8,7 @@ mod capacity;
 mod gpu_history;
 mod history;
 mod idle;
+mod mail_events;
 mod node_events;
 mod past;
 mod policy_events;
@@ -21,6 +22,7 @@ pub use accounting::FoundRuns;
 pub use capacity::{Capacity, NodeNow};
 pub use history::{History, HistoryLine};
 pub use idle::IdleRun;
+pub use mail_events::MailPage;
 pub use report::GROUPS;
 pub use run_fields::{RunFields, RunKey, requested};
 #[cfg(test)]
@@ -31,11 +33,12 @@ pub use trace::TracedJob;
 
 use super::error::ReadError;
 use super::open::open_reader;
-use gcore::ctl::ForgottenJob;
+use gcore::ctl::{Array, ForgottenJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, Timestamp};
 use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
 use rusqlite::Connection;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -264,6 +267,31 @@ impl Reader {
     /// The database does not answer.
     pub async fn history(&self, job: JobId) -> Result<History, ReadError> {
         self.ask(move |db| history::history(db, job)).await
+    }
+
+    /// The events after `after` of which users may want mail, of a bounded number of events, oldest first.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn mail_events(&self, after: u64) -> Result<MailPage, ReadError> {
+        self.ask(move |db| mail_events::page(db, after)).await
+    }
+
+    /// An array by its id, which its first task may have too.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn array(&self, id: JobId) -> Result<Option<Array>, ReadError> {
+        self.ask(move |db| stored_array(db, id)).await
+    }
+
+    /// How many tasks of an array there are in each state.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn task_states(&self, array: JobId) -> Result<BTreeMap<String, u64>, ReadError> {
+        self.ask(move |db| mail_events::task_states(db, array))
+            .await
     }
 
     /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`GROUPS`].

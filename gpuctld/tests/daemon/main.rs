@@ -6,6 +6,7 @@ mod disk;
 mod lies;
 mod link;
 mod lying_node;
+mod mail;
 mod node;
 mod operation;
 mod outputs;

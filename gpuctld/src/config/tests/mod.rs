@@ -559,3 +559,41 @@ fn a_fifo_among_the_files_is_refused_and_not_waited_for() {
         "{text}"
     );
 }
+
+#[test]
+fn a_mail_server_needs_addresses_and_a_password_needs_encryption() {
+    let good = "--- gpuctld.toml\n[mail]\nsmtp = \"mail.example.org\"\ntls = \"starttls\"\nfrom = \"pool@example.org\"\ndomain = \"example.org\"\nuser = \"pool\"\npassword_file = \"/etc/gpupool/mail\"\n";
+    let mail = load(good).unwrap().mail.unwrap();
+    assert_eq!(
+        (&*mail.host, mail.port, mail.per_user_hour),
+        ("mail.example.org", 587, 200)
+    );
+    check(
+        "--- gpuctld.toml\n[mail]\nsmtp = \"mail:smtp\"\nfrom = \"pool\"\nuser = \"pool\"\npassword_file = \"/x\"\n",
+        expect![[r#"
+            error: [mail] has no domain
+             --> gpuctld.toml:1:1
+              |
+            1 | [mail]
+              | ^^^^^^ as "example.org": users without --mail-user get mail there
+
+            error: smtp is "mail:smtp", which is no mail server
+             --> gpuctld.toml:2:8
+              |
+            2 | smtp = "mail:smtp"
+              |        ^^^^^^^^^^^ as "mail.example.org:25"
+
+            error: from is "pool", which is no address
+             --> gpuctld.toml:3:8
+              |
+            3 | from = "pool"
+              |        ^^^^^^ as "gpupool@example.org"
+
+            error: a password would cross the network in the clear
+             --> gpuctld.toml:4:8
+              |
+            4 | user = "pool"
+              |        ^^^^^^ say tls = "starttls" or "tls"
+        "#]],
+    );
+}

@@ -39,7 +39,15 @@ pub(crate) async fn metrics(
     let sees_all = Visibility::of(&caller, &state).sees_all();
     let task = tokio::task::spawn_blocking(move || {
         let (requests, up) = (site.app.requests(), site.app.started.elapsed());
-        metrics::prometheus(&state, &site.core, &requests, up, now(), sees_all)
+        metrics::prometheus(
+            &state,
+            &site.core,
+            &requests,
+            &site.app.mail,
+            up,
+            now(),
+            sees_all,
+        )
     });
     let text = task
         .await

@@ -31,6 +31,8 @@ const MAX_KEY_BYTES: usize = 128;
 /// Room for the variables of a submission to begin with.
 const USUAL_ENVIRONMENT_BYTES: usize = 2048;
 
+const NO_MAIL: &str = "--mail-type: this cluster sends no mail ([mail] in gpuctld.toml is not set)";
+
 pub(crate) async fn submit(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
@@ -49,6 +51,7 @@ pub(crate) async fn submit(
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
     let is_allocation = submission.spec.allocation;
+    let wants_mail = submission.spec.launch.mail_type.is_some();
     let specs = std::iter::once(&submission.spec).chain(&submission.others);
     let groups = asked_groups(&site, specs.map(|spec| &*spec.partition));
     let actor = with_groups(&site, &caller, groups).await;
@@ -59,6 +62,9 @@ pub(crate) async fn submit(
             repeated,
         } => {
             notes.extend(of_core);
+            if wants_mail && config.mail.is_none() {
+                notes.push(NO_MAIL.to_owned());
+            }
             if is_allocation {
                 site.app.attendance().expect(id);
             }
