@@ -215,6 +215,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn no_slice_is_more_of_a_gpu_than_its_profile_says_at_most() {
+        for kind in &a100().kinds {
+            let milli = kind.part().milli();
+            let (least, most) = (least_milli(&kind.profile), most_milli(&kind.profile));
+            assert!((least..=most).contains(&milli), "{}: {milli}", kind.profile);
+        }
+        assert_eq!(most_milli("1g.20gb"), 250);
+        assert_eq!(most_milli("7g.80gb"), 1000);
+    }
+
+    #[test]
     fn what_does_not_go_together_is_said() {
         assert_eq!(
             starts(&["4g.40gb", "4g.40gb"]).unwrap_err(),

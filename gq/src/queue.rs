@@ -213,9 +213,21 @@ enum QueueAct {
 
 /// The command line as clap knows it, for the man page and completions too.
 fn command() -> clap::Command {
-    command_line::talking(
-        QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help())),
-    )
+    let command = QueueArgs::command().mut_subcommand("token", helped);
+    command_line::talking(command.after_help(format!("{EXAMPLES}{}", job_column::help())))
+}
+
+/// With the option that gq has in place of clap's own, which -h is not, here and below.
+fn helped(command: clap::Command) -> clap::Command {
+    let below: Vec<String> = command
+        .get_subcommands()
+        .map(|one| one.get_name().to_owned())
+        .collect();
+    let help = clap::Arg::new("help").long("help").action(ArgAction::Help);
+    let command = command.arg(help.help("Show this help"));
+    below.iter().fold(command, |command, name| {
+        command.mut_subcommand(name, helped)
+    })
 }
 
 /// The man page.
@@ -512,6 +524,26 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_token_is_made_by_words_of_its_own_and_each_of_them_has_help() {
+        for words in ["token --help", "token new --help", "token revoke --help"] {
+            let asked = command().try_get_matches_from(format!("gq {words}").split(' '));
+            let said = asked.unwrap_err();
+            assert_eq!(said.kind(), clap::error::ErrorKind::DisplayHelp, "{words}");
+        }
+        let refused = |words: &str| command().try_get_matches_from(words.split(' ')).is_err();
+        assert!(refused("gq token new --scope read"), "it has no end");
+        assert!(
+            refused("gq token new --expires 1d"),
+            "it is good for nothing"
+        );
+        assert!(refused("gq token new --scope raed --expires 1d"));
+        assert!(refused("gq token revoke 17"));
+        assert!(!refused(
+            "gq token new --scope read,submit --expires 30d --gpu-hours 0.5"
+        ));
     }
 
     #[test]

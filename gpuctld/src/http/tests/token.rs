@@ -51,6 +51,15 @@ async fn a_token_is_its_user_with_its_scopes_and_nothing_else() {
     assert_eq!(column(&jobs, "jobs", "user"), ["daemon"]);
     let id = both.split('_').nth(1).unwrap();
     assert_eq!(jobs["jobs"][0]["token"], id);
+    // A client outside of the cluster knows no directory there but its user's own.
+    let home = nix::unistd::User::from_name("daemon").unwrap().unwrap().dir;
+    let at_home = request(json!({"launch": {"work_dir": "~/runs"}}));
+    let (_, answer) = ask(&pool, &both, "POST", "/v1/jobs", at_home).await;
+    let job = pool
+        .get(&daemon(), &format!("/v1/jobs/{}", answer["id"]))
+        .await;
+    let dir = home.join("runs").to_string_lossy().into_owned();
+    assert_eq!(column(&job, "jobs", "work_dir"), [dir]);
     for (method, path, needed) in [
         ("POST", "/v1/jobs/cancel", "scope cancel"),
         ("GET", "/v1/runs", "scope report"),
@@ -69,8 +78,8 @@ async fn a_token_is_its_user_with_its_scopes_and_nothing_else() {
     }
     // Its user is an operator, and the token is none: another user's job is not cancelled.
     let cancel = token(&pool, json!({"scopes": ["cancel"]})).await;
-    pool.submit(&local(2, "bin"), json!({})).await;
-    let body = json!({"jobs": ["2"]});
+    let other = pool.submit(&local(2, "bin"), json!({})).await;
+    let body = json!({"jobs": [other.to_string()]});
     let (_, answer) = ask(&pool, &cancel, "POST", "/v1/jobs/cancel", body).await;
     let text = answer.to_string();
     assert!(text.contains("belongs to bin"), "{text}");
