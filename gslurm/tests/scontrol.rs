@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use gcli::fake_controller::{Answer, FakeController, Request};
+use serde_json::json;
 
 const GSLURM: &str = env!("CARGO_BIN_EXE_gslurm");
 
@@ -383,4 +384,56 @@ fn under_the_name_scontrol_steps_all_nodes_and_the_controller_are_named() {
         /v1/nodes/n2/resume {"reason":""}
     "#]]
     .assert_eq(&sent(&["update", "NodeName=ALL", "State=RESUME"]).1);
+}
+
+#[test]
+fn the_topology_is_shown_as_switches_and_blocks_and_narrowed_to_a_unit_or_a_node() {
+    let node = |name: &str, switches: &str, domain: &str| json!({"name": name, "switches": switches, "nvlink_domain": domain});
+    let nodes = json!({"schema": 1, "nodes": [
+        node("n10", "spine.leaf2", "rack2"), node("n1", "spine.leaf1", "rack1"), node("n2", "spine.leaf1", "rack1"), node("login", "", ""),
+    ]});
+    let controller = FakeController::start(move |_: &Request| Answer::ok(nodes.to_string()));
+    let shown = |words: &[&str]| {
+        let words: Vec<&str> = ["show"].iter().chain(words).copied().collect();
+        controller.run_as("scontrol", GSLURM, &words).text()
+    };
+    expect![[r#"
+        SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+        SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n10
+        SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-2,10] Switches=leaf[1-2]
+        BlockName=rack1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+        BlockName=rack2 BlockIndex=1 Nodes=n10 BlockSize=1
+    "#]]
+    .assert_eq(&shown(&["topology"]));
+    expect![[r#"
+        SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n10
+        SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-2,10] Switches=leaf[1-2]
+        BlockName=rack2 BlockIndex=1 Nodes=n10 BlockSize=1
+    "#]]
+    .assert_eq(&shown(&["topo", "node=n10"]));
+    expect![[r#"
+        SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-2,10] Switches=leaf[1-2]
+    "#]]
+    .assert_eq(&shown(&["topology", "default", "unit=spine"]));
+    expect![[r#"
+        stderr: scontrol: error: no switch and no NVLink domain "leaf9" is above these nodes. scontrol show topology lists all
+        exit: Some(1)
+    "#]].assert_eq(&shown(&["topology", "unit=leaf9"]));
+    expect![[r#"
+        stderr: scontrol: error: there is no node "n11"
+        exit: Some(1)
+    "#]]
+    .assert_eq(&shown(&["topology", "node=n11"]));
+    expect![[r#"
+        stderr: scontrol: error: topology "other": there is one, "default". unit=NAME chooses a switch or a block of it, node=NAME those of a node
+        exit: Some(1)
+    "#]].assert_eq(&shown(&["topology", "other"]));
+    let flat = FakeController::start(|_: &Request| {
+        Answer::ok(json!({"schema": 1, "nodes": [{"name": "n1"}]}).to_string())
+    });
+    assert_eq!(
+        flat.run_as("scontrol", GSLURM, &["show", "topology"])
+            .text(),
+        "No topology information available\n"
+    );
 }

@@ -13,6 +13,7 @@ mod processes;
 mod record;
 mod reservation;
 mod step_record;
+mod topology;
 
 use crate::json;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -41,7 +42,7 @@ const EXAMPLES: &str = "\
      release <job_list>       let held jobs start
      requeue <job_list>       put running jobs back into the queue; requeuehold holds them there
      resume <job_list>        let suspended jobs go on
-     show <ENTITY> [<ID>]     job, step, node, partition, reservation, license, config,
+     show <ENTITY> [<ID>]     job, step, node, partition, reservation, license, config, topology,
                               hostnames [node[1-3]], hostlist node1,node2
      suspend <job_list>       stop running jobs; they keep their GPUs
      update <SPECIFICATIONS>  JobId=17 TimeLimit=4:00:00, JobName=train Nice=50 (one's own of that name),
@@ -230,7 +231,7 @@ const NOT_DONE: [(&str, &str); 12] = [
 ];
 
 /// What scontrol shows and we do not, each with where else to look.
-const NOT_SHOWN: [(&str, &str); 7] = [
+const NOT_SHOWN: [(&str, &str); 6] = [
     (
         "assoc_mgr",
         "sacctmgr show assoc, gadm share and gadm quota show shares, use and bounds",
@@ -248,10 +249,6 @@ const NOT_SHOWN: [(&str, &str); 7] = [
     (
         "slurmd",
         "gnodes NODE shows what a node says of itself; its gpud's log is the service's",
-    ),
-    (
-        "topology",
-        "gnodes NODE shows the switches above it, topology.toml has all",
     ),
 ];
 
@@ -298,7 +295,7 @@ fn is_job_key(key: &str) -> bool {
 }
 
 /// What `show` can be asked for, as scontrol spells it; beginnings are enough.
-const SHOWN: [&str; 11] = [
+const SHOWN: [&str; 12] = [
     "jobs",
     "nodes",
     "partitions",
@@ -310,6 +307,7 @@ const SHOWN: [&str; 11] = [
     "licenses",
     "steps",
     "daemons",
+    "topology",
 ];
 
 /// How records are shown.
@@ -401,6 +399,7 @@ fn show(client: &mut Client, words: &[String], form: ShowForm) -> Outcome {
             return Ok(0);
         }
         Some("daemons") => return daemons(client),
+        Some("topology") => return topology::show(client, names),
         Some("config") => return config(client),
         Some("reservations") => record::reservations(client, &split(names))?,
         Some("licenses") => record::licences(client, &split(names))?,
