@@ -24,6 +24,7 @@ mod token;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use admin::probe::PROBES;
 pub use app::{App, NodeAnswer, NodeLinks, StreamSource};
 pub use error::ApiError;
 pub use peer::{CertificateHolder, ForwarderAddress, Peer};
@@ -170,6 +171,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
                 .layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
         )
         .route("/metrics", get(admin::daemon::metrics))
+        .route("/livez", get(admin::probe::livez))
+        .route("/readyz", get(admin::probe::readyz))
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn(token::scope::gate))

@@ -302,6 +302,12 @@ async fn without_a_certificate_or_a_token_only_joining_is_possible() {
             .await;
         assert_eq!(status, 401, "{method} {path}: {body}");
     }
+    for (path, wanted) in [("/livez", 200), ("/readyz", 200), ("/readyz/x", 401)] {
+        let asked = stranger
+            .http(ALPN_HTTP, "GET", path, "", &Value::Null)
+            .await;
+        assert_eq!(asked.unwrap().0, wanted, "{path}");
+    }
     // A token says who asks; a header that only nodes may send does not.
     let wanted = json!({"user": "daemon", "scopes": ["read"], "ttl_secs": 600});
     let made = controller.client().post("/v1/user-tokens", &wanted);

@@ -1,4 +1,5 @@
-//! For administrators: diagnosis, the checker, reload, backup, metrics.
+//! For administrators: diagnosis, the checker, reload, backup, metrics, probes.
 
 pub(crate) mod daemon;
+pub(crate) mod probe;
 pub(crate) mod reload_dry_run;

@@ -50,6 +50,8 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/qos", Scope::Report),
     (Method::GET, "/v1/qos/{name}", Scope::Report),
     (Method::GET, "/metrics", Scope::Metrics),
+    (Method::GET, "/livez", Scope::Metrics),
+    (Method::GET, "/readyz", Scope::Metrics),
     (Method::GET, "/v1/node-events", Scope::Operate),
     (Method::GET, "/v1/policy-events", Scope::Operate),
     (Method::GET, "/v1/trace", Scope::Operate),
