@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// Characters of a text by a user in a subject.
 const MAX_NAME_CHARS: usize = 80;
 
-/// To whom, and what.
+/// Addresses, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Letter {
     pub to: Vec<String>,

@@ -18,7 +18,7 @@ pub enum NotSent {
     Later(String),
     /// The server can be used, and wants this letter later (a full mailbox, greylisting).
     AskedToWait(String),
-    /// It will never be taken: nobody waits for it.
+    /// The server will never take it.
     Never(String),
 }
 

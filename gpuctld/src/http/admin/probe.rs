@@ -1,5 +1,5 @@
 //! `GET /livez` and `GET /readyz`, for load balancers and watchdogs: whether the controller lives, and whether it takes commands. The only
-//! answers that need neither user nor token; they tell no number and no name.
+//! answers without user or token; they tell no number and no name.
 
 use crate::core_thread::COMMAND_QUEUE;
 use crate::http::app::ApiContext;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// For the core thread to show its state.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The paths that are answered to everybody.
+/// Paths for which a request needs no user.
 pub const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
 /// 200 while the core thread shows its state, else 503.

@@ -42,7 +42,7 @@ pub(crate) async fn make(
         },
     };
     let config = site.app.config();
-    // With a certificate of its own the site says whom clients are to trust.
+    // With [https] clients trust the certificate of the site.
     let authority = config.https.is_none().then(|| site.app.pki.ca_sha256());
     let text = new_text(authority)?;
     let expires = now().plus_secs(request.ttl_secs.min(MAX_TTL_SECS).cast_signed());
@@ -88,7 +88,7 @@ pub(crate) async fn make(
     }
 }
 
-/// An id and a secret that nobody guesses.
+/// An id and a secret that cannot be guessed.
 fn new_text(authority: Option<&str>) -> Result<TokenText, ApiError> {
     let random = || {
         Pki::new_secret()
