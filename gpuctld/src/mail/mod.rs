@@ -14,7 +14,7 @@ use crate::private_file::write_private;
 use crate::store::reader::StoredJob;
 use gcore::ctl::{Event, State};
 use gmodel::mail::{MailEvent, mail_events};
-use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, ReasonCode, Timestamp};
 use letter::{Letter, Occasion, letter};
 use serde::{Deserialize, Serialize};
 use smtp::NotSent;
@@ -434,6 +434,19 @@ fn occasion_of(event: &Event) -> Option<(JobId, Option<Occasion>)> {
             }),
         ),
         Event::RunSettled { run, .. } => (run.job, None),
+        Event::JobCancelled {
+            job,
+            text,
+            reason: ReasonCode::DeadLine,
+            ..
+        } => (
+            *job,
+            Some(Occasion::Ended {
+                state: JobState::Deadline,
+                requeued: false,
+                text: text.clone(),
+            }),
+        ),
         Event::JobCancelled {
             job,
             by,

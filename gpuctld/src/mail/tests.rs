@@ -59,6 +59,7 @@ fn end_is_every_end_and_fail_the_bad_ones() {
         (JobState::Timeout, "TIME_LIMIT", true),
         (JobState::Failed, "TIME_LIMIT", false),
         (JobState::Failed, "NONE", false),
+        (JobState::Deadline, "FAIL", true),
     ] {
         assert_eq!(
             is_wanted(&ended(state, false), words),
@@ -85,4 +86,24 @@ fn an_exit_is_told_in_words() {
     assert_eq!(words(0, 0), "");
     assert_eq!(words(7, 0), ", exit code 7");
     assert_eq!(words(0, 9), ", signal 9");
+}
+
+#[test]
+fn a_job_that_its_deadline_ended_while_it_waited_has_ended_badly() {
+    let event = Event::JobCancelled {
+        job: gmodel::JobId(7),
+        by: "system".into(),
+        text: "it cannot end by its deadline".into(),
+        reason: gmodel::ReasonCode::DeadLine,
+        at: Timestamp(0),
+    };
+    let (_, occasion) = occasion_of(&event).unwrap();
+    assert!(matches!(
+        occasion,
+        Some(Occasion::Ended {
+            state: JobState::Deadline,
+            requeued: false,
+            ..
+        })
+    ));
 }

@@ -49,11 +49,12 @@ pub fn task_states(db: &Connection, id: JobId) -> ReadResult<BTreeMap<String, u6
     let last = id.0 + u64::from(array.len().saturating_sub(1));
     let rows = statement.query_map((id.0, last), |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut states = rows.collect::<rusqlite::Result<BTreeMap<String, u64>>>()?;
-    let untouched = array.cancelled.len();
-    if untouched > 0 {
-        *states
-            .entry(JobState::Cancelled.long().to_owned())
-            .or_default() += untouched;
+    let untouched = [
+        (JobState::Cancelled, array.not_late().len()),
+        (JobState::Deadline, array.dropped.late.len()),
+    ];
+    for (state, tasks) in untouched.into_iter().filter(|(_, tasks)| *tasks > 0) {
+        *states.entry(state.long().to_owned()).or_default() += tasks;
     }
     Ok(states)
 }
