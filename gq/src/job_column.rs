@@ -368,9 +368,9 @@ impl JobColumn {
             Self::Gpus => all_gpus(&row.gpus, row.gpu_count),
             Self::GpusPerNode => match (row.gpus_per.as_deref(), row.nodes) {
                 _ if row.gpus.is_empty() => "N/A".into(),
-                (Some("node"), _) => format!("gres:gpu:{}", row.gpus).into(),
+                (Some("node"), _) => format!("gres/gpu:{}", row.gpus).into(),
                 // On one node they are all of the job's.
-                (_, 1) => format!("gres:gpu:{}", all_gpus(&row.gpus, row.gpu_count)).into(),
+                (_, 1) => format!("gres/gpu:{}", all_gpus(&row.gpus, row.gpu_count)).into(),
                 _ => "N/A".into(),
             },
             Self::GpusPerJob => gpus_by(row, "job").into(),
@@ -557,7 +557,7 @@ fn switches<'r>(row: &'r QueueRow<'_>) -> (&'r str, &'r str) {
 /// What was asked for by that: all of a job's, or a task's.
 fn gpus_by(row: &QueueRow<'_>, scope: &str) -> String {
     match row.gpus_per.as_deref() {
-        Some(per) if per == scope && !row.gpus.is_empty() => format!("gres:gpu:{}", row.gpus),
+        Some(per) if per == scope && !row.gpus.is_empty() => format!("gres/gpu:{}", row.gpus),
         _ => "N/A".to_owned(),
     }
 }
@@ -656,14 +656,14 @@ mod tests {
             .map(|column| column.value(&row, &TimeFormat::Standard).into_owned())
             .join(" ")
         };
-        assert_eq!(row("node", 2, "h100:8", 16.0), "gres:gpu:h100:8 N/A N/A");
-        assert_eq!(row("job", 2, "h100:16", 16.0), "N/A gres:gpu:h100:16 N/A");
-        assert_eq!(row("job", 1, "2", 2.0), "gres:gpu:2 gres:gpu:2 N/A");
+        assert_eq!(row("node", 2, "h100:8", 16.0), "gres/gpu:h100:8 N/A N/A");
+        assert_eq!(row("job", 2, "h100:16", 16.0), "N/A gres/gpu:h100:16 N/A");
+        assert_eq!(row("job", 1, "2", 2.0), "gres/gpu:2 gres/gpu:2 N/A");
         assert_eq!(
             row("task", 1, "h100:1", 4.0),
-            "gres:gpu:h100:4 N/A gres:gpu:h100:1"
+            "gres/gpu:h100:4 N/A gres/gpu:h100:1"
         );
-        assert_eq!(row("task", 2, "1", 4.0), "N/A N/A gres:gpu:1");
+        assert_eq!(row("task", 2, "1", 4.0), "N/A N/A gres/gpu:1");
         assert_eq!(QueueRow::default().gpus_per, None);
     }
 

@@ -239,7 +239,7 @@ fn request(record: &mut Record, job: &JobRow) {
     record.put("MinCPUsNode", cpus_per_task(job.cpus, job.ntasks));
     match job.mem_per.as_str() {
         "cpu" => record.put("MinMemoryCPU", mem),
-        "gpu" => record.put("MemPerTres", format_args!("gres:gpu:{mem}")),
+        "gpu" => record.put("MemPerTres", format_args!("gres/gpu:{mem}")),
         _ => record.put("MinMemoryNode", mem),
     };
     record.put("MinTmpDiskNode", 0).end();
@@ -263,7 +263,7 @@ fn request(record: &mut Record, job: &JobRow) {
             Some("task") => "TresPerTask",
             _ => "TresPerNode",
         };
-        record.line(key, format_args!("gres:gpu:{}", job.gpus));
+        record.line(key, format_args!("gres/gpu:{}", job.gpus));
     }
     let places = [
         ("Reservation", &job.reservation),

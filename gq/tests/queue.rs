@@ -88,7 +88,7 @@ fn formats_print_what_squeue_printed() {
         97|dep|root|main|PENDING|PD|0:00|10:00|10:00|1|1|100M|N/A|(Dependency)|Dependency||n/a|0.99998472328297|4294901682|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|97|97|N/A
         98_5|arr|root|main|PENDING|PD|0:00|10:00|10:00|1|1|100M|N/A|(JobArrayTaskLimit)|JobArrayTaskLimit||n/a|0.99998472305014|4294901681|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|98|98|5
         119|wrap|root|main|PENDING|PD|0:00|99-00:00:00|99-00:00:00|1|1|100M|N/A|(PartitionTimeLimit)|PartitionTimeLimit||n/a|0.99998471909202|4294901664|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|119|119|N/A
-        95|run|root|main|RUNNING|R|0:14|1:00:00|59:46|1|2|300M|gres:gpu:1|node2|None|node2|node2|0.99998472351581|4294901683|root|normal|2026-11-20T09:05:27|2026-11-20T09:05:27|2026-11-20T10:05:27|/home/me/w|(null)|a b|(null)|95|95|N/A
+        95|run|root|main|RUNNING|R|0:14|1:00:00|59:46|1|2|300M|gres/gpu:1|node2|None|node2|node2|0.99998472351581|4294901683|root|normal|2026-11-20T09:05:27|2026-11-20T09:05:27|2026-11-20T10:05:27|/home/me/w|(null)|a b|(null)|95|95|N/A
         98_1|arr|root|main|RUNNING|R|0:14|10:00|9:46|1|1|100M|N/A|node2|None|node2|node2|0.99998472305014|4294901681|root|normal|2026-11-20T09:05:27|2026-11-20T09:05:27|2026-11-20T09:15:27|/home/me/w|(null)|(null)|(null)|104|98|1
     "#]],
     );
@@ -102,7 +102,7 @@ fn formats_print_what_squeue_printed() {
         ],
         expect![[r#"
         "JOBID","NAME","ST","TIME","TIME_LEFT","NODES","CPUS","MIN_MEMORY","TRES_PER_NODE","NODELIST(REASON)"
-        "95","run","R","0:14","59:46","1","2","300M","gres:gpu:1","node2"
+        "95","run","R","0:14","59:46","1","2","300M","gres/gpu:1","node2"
     "#]],
     );
     check(
@@ -226,7 +226,7 @@ fn a_job_in_full_reads_like_scontrol() {
            MinCPUsNode=2 MinMemoryNode=300M MinTmpDiskNode=0
            Features=(null) DelayBoot=00:00:00
            OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
-           TresPerNode=gres:gpu:1
+           TresPerNode=gres/gpu:1
            GPUs=node2:h100:0
            GPULinks=node2:NV18
            Command=(null)
