@@ -8,7 +8,7 @@ PROFILE ?= debug
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~21 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~5 min on 2 cores, first time)'
-	@echo 'make clients     heavy programs of others (MPI, PyTorch, notebooks) against a pool; root. Installs and removes them (PARTY=NAME for one)'
+	@echo 'make clients     heavy programs of others (MPI, PyTorch, notebooks, workflows) against a pool; root. Installs and removes them (PARTY=NAME for one)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make packages    deb and rpm into target/packages                        (~10 min on 2 cores, first time)'
 	@echo 'make packages-test  these packages installed, upgraded under a job and removed in fresh Debian roots; root  (~5 min more)'

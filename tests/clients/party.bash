@@ -93,7 +93,7 @@ pool_up() {
     for program in gpuctld gpud gstepd gcheck gsub grun gq gdel gnodes gacct gadm gslurm nvml-sim libnvidia_ml_sim.so; do
         cp "$programs/$program" "$work/bin/"
     done
-    for name in sbatch srun salloc squeue scancel sinfo scontrol sacct; do
+    for name in sacct sacctmgr salloc sbatch scancel scontrol sdiag sinfo sprio squeue srun sshare sstat; do
         ln -s gslurm "$work/bin/$name"
     done
     export PATH=$work/bin:$PATH
