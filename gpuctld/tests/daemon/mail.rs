@@ -196,7 +196,17 @@ async fn letters_outlive_the_mail_server_and_the_controller_and_go_to_whom_they_
         letters[3]
     );
 
-    // What was told is not told again after another start.
+    // What was told, and is on record as told, is not told again after another start.
+    let seq = controller.client().get("/v1/diag")["seq"].as_u64();
+    let record = site.database().with_file_name("mail.json");
+    let told_upto = || {
+        let text = std::fs::read(&record).ok()?;
+        serde_json::from_slice::<Value>(&text).ok()?["seq"].as_u64()
+    };
+    wait_until(
+        || told_upto() >= seq,
+        || format!("{seq:?} in {}", record.display()),
+    );
     controller.kill();
     let controller = site.start();
     let mut array = with_mail("many", "END", None);

@@ -46,6 +46,17 @@ pub enum ProgramFailure {
     Stalled(Duration),
 }
 
+/// Where skopeo looks for logins at registries of a user without a session.
+fn login_file() -> PathBuf {
+    format!("/run/containers/{}/auth.json", nix::unistd::geteuid()).into()
+}
+
+/// skopeo takes a login file that is not there for none, and ends at one that it may not look for: podman of root closes `/run/containers`.
+fn is_closed(file: &Path) -> bool {
+    file.metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 impl Program {
     /// `words` is a file for what it says, made and removed here.
     ///
@@ -65,6 +76,9 @@ impl Program {
         gsys::process::end_with_parent(&mut command);
         for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR"] {
             command.env_remove(name);
+        }
+        if is_closed(&login_file()) {
+            command.env("XDG_RUNTIME_DIR", words.parent().unwrap_or(Path::new("/")));
         }
         Ok(Self {
             name,
