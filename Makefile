@@ -6,7 +6,7 @@ PROFILE ?= debug
 .PHONY: help setup build test demo clients bench packages packages-test images soak test-gpu lint deny man-check ptx-check clean
 
 help:
-	@echo 'make test        everything that is checked: builds, then all tests      (~21 min on 2 cores, first time)'
+	@echo 'make test        everything that is checked: builds, then all tests      (~19 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~5 min on 2 cores, first time)'
 	@echo 'make clients     heavy programs of others (MPI, PyTorch, notebooks, workflows) against a pool; root. Installs and removes them (PARTY=NAME for one)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'

@@ -19,7 +19,7 @@ say() { echo "test: $*"; }
 # fail STEP WHERE: notes that a step failed and where its output is.
 fail() { echo "FAILED: $1 ($2)" >>"$failures"; }
 
-say "building, then all tests: about 15 minutes on 2 cores from nothing, 5 when built before"
+say "building, then all tests: about 19 minutes on 2 cores from nothing, 12 when built before"
 # The same artifacts that the runner uses below, in one build: two would each end with one core at work.
 "$cargo" build --workspace --lib --bins --tests --message-format=json-render-diagnostics >"$logs/build.json"
 
