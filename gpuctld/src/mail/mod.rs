@@ -11,6 +11,7 @@ use crate::config::{Config, MailSettings};
 use crate::core_thread::{CoreHandle, now};
 use crate::http::App;
 use crate::private_file::write_private;
+use crate::store::ReadError;
 use crate::store::reader::StoredJob;
 use gcore::ctl::{Event, State};
 use gmodel::mail::{MailEvent, mail_events};
@@ -127,8 +128,13 @@ impl Post {
             let _ = std::fs::remove_file(&self.path);
             return Ok(());
         };
+        let is_new = place.is_none();
         let place = self.place.insert(place.unwrap_or(fresh));
         let (seq, looked) = (place.seq, place.looked);
+        if is_new {
+            // What happens from here on is told, also where the controller is killed before the first letter.
+            self.done(seq);
+        }
         self.tell_limits(&state, &config, settings, looked).await?;
         if seq == state.seq.0 {
             return Ok(());
@@ -145,10 +151,7 @@ impl Post {
     ) -> Result<(), Duration> {
         loop {
             let page = self.core.reader().mail_events(after).await;
-            let page = page.map_err(|error| {
-                tracing::warn!("no mail: {:#}", anyhow::Error::from(error));
-                LONGEST_PAUSE
-            })?;
+            let page = page.map_err(unread)?;
             if page.upto == after {
                 return Ok(());
             }
@@ -187,7 +190,7 @@ impl Post {
             return Ok(false);
         };
         let found = self.core.reader().job(id).await;
-        let Some(stored) = found.map_err(|_| LONGEST_PAUSE)? else {
+        let Some(stored) = found.map_err(unread)? else {
             return Ok(false); // removed since
         };
         let array = match &stored {
@@ -214,9 +217,7 @@ impl Post {
             return Ok(false);
         }
         let row = self.core.reader().last_run(id, now()).await;
-        let row = row
-            .map_err(|_| LONGEST_PAUSE)?
-            .filter(|row| row.attempt > 0);
+        let row = row.map_err(unread)?.filter(|row| row.attempt > 0);
         let (subject, body) = letter(
             &config.cluster.name,
             &job.shown_id(),
@@ -240,9 +241,14 @@ impl Post {
         occasion: Option<Occasion>,
     ) -> Result<bool, Duration> {
         let told = |told: &VecDeque<JobId>| told.contains(&id);
-        let Some(place) = &self.place else {
+        let Some(place) = &mut self.place else {
             return Ok(false);
         };
+        if matches!(occasion, Some(Occasion::Requeued { .. })) {
+            // Its tasks will be over once more.
+            place.ended.retain(|told| *told != id);
+            return Ok(false);
+        }
         let is_start = matches!(occasion, Some(Occasion::Began { .. }));
         let occasion = match occasion {
             Some(began @ Occasion::Began { .. }) if !told(&place.begun) => began,
@@ -250,12 +256,12 @@ impl Post {
             _ if told(&place.ended) => return Ok(false),
             _ => {
                 let array = self.core.reader().array(id).await;
-                let array = array.map_err(|_| LONGEST_PAUSE)?;
+                let array = array.map_err(unread)?;
                 if array.is_none_or(|array| array.ended.is_none()) {
                     return Ok(false);
                 }
                 let states = self.core.reader().task_states(id).await;
-                Occasion::ArrayEnded(states.map_err(|_| LONGEST_PAUSE)?)
+                Occasion::ArrayEnded(states.map_err(unread)?)
             }
         };
         let went = occasion.is_wanted(wanted);
@@ -313,7 +319,7 @@ impl Post {
                 continue;
             }
             let row = self.core.reader().last_run(job.id, now).await;
-            let row = row.map_err(|_| LONGEST_PAUSE)?;
+            let row = row.map_err(unread)?;
             let (subject, body) = letter(
                 &config.cluster.name,
                 &job.shown_id(),
@@ -407,6 +413,15 @@ impl Post {
     }
 }
 
+/// How long to rest where the database does not answer.
+fn unread(error: ReadError) -> Duration {
+    tracing::warn!(
+        "mail waits for the database: {:#}",
+        anyhow::Error::from(error)
+    );
+    LONGEST_PAUSE
+}
+
 /// When a run has used so much of its limit. While it is suspended its time stands still.
 fn moment_of(
     percent: u32,
@@ -463,6 +478,9 @@ fn occasion_of(event: &Event) -> Option<(JobId, Option<Occasion>)> {
         ),
         Event::JobRequeued { job, by, .. } => (*job, Some(Occasion::Requeued { by: by.clone() })),
         Event::TasksCancelled { array, .. } => (*array, None),
+        Event::TasksRequeued { array, by, .. } => {
+            (*array, Some(Occasion::Requeued { by: by.clone() }))
+        }
         _ => return None,
     })
 }

@@ -148,18 +148,39 @@ async fn letters_outlive_the_mail_server_and_the_controller_and_go_to_whom_they_
     let machine = Machine::join(&site, &controller, "compute", "n1").await;
     let (mut link, _) = machine.connect("boot", Vec::new()).await;
 
+    // The server hangs up in the middle of the first letter of all, then the controller is killed: it comes once both are well.
+    sink.drops.store(true, Relaxed);
+    let first = controller.client().submit(&with_mail("first", "ALL", None));
+    live_through(&controller, &mut link, first, 0).await;
+    site.wait_for_log("mail waits for the mail server");
+    controller.kill();
+    drop(link);
+    sink.drops.store(false, Relaxed);
+    let controller = site.start();
+    let letters = sink.wait_for(2);
+    assert!(letters[0].contains("has begun"), "{}", letters[0]);
+    assert!(
+        letters[1].contains("has ended: COMPLETED"),
+        "{}",
+        letters[1]
+    );
+    for letter in &letters {
+        assert!(letter.contains("RCPT TO:<root@example.org>"), "{letter}");
+    }
+
+    let (mut link, _) = machine.connect("boot", Vec::new()).await;
     // A name is no header, and an address that the server refuses delays no other letter.
     let evil = "train\tBcc: all@example.org";
     let refused = with_mail("nobody", "END", Some("nobody@example.org"));
     let refused = controller.client().submit(&refused);
     live_through(&controller, &mut link, refused, 0).await;
-    let first = with_mail(evil, "begin,fail", Some("ada@example.com,bob"));
-    let first = controller.client().submit(&first);
-    live_through(&controller, &mut link, first, 7).await;
-    let letters = sink.wait_for(2);
+    let second = with_mail(evil, "begin,fail", Some("ada@example.com,bob"));
+    let second = controller.client().submit(&second);
+    live_through(&controller, &mut link, second, 7).await;
+    let letters = sink.wait_for(4).split_off(2);
     let (began, failed) = (&letters[0], &letters[1]);
     assert!(
-        began.contains(&format!("job {first} ")) && began.contains("has begun"),
+        began.contains(&format!("job {second} ")) && began.contains("has begun"),
         "{began}"
     );
     assert!(failed.contains("has ended: FAILED, exit"), "{failed}");
@@ -171,30 +192,6 @@ async fn letters_outlive_the_mail_server_and_the_controller_and_go_to_whom_they_
             "{letter}"
         );
     }
-
-    // The server hangs up in the middle of a letter, then the controller is killed: the letter comes once both are well.
-    sink.drops.store(true, Relaxed);
-    let second = controller
-        .client()
-        .submit(&with_mail("second", "ALL", None));
-    live_through(&controller, &mut link, second, 0).await;
-    site.wait_for_log("mail waits for the mail server");
-    controller.kill();
-    drop(link);
-    sink.drops.store(false, Relaxed);
-    let controller = site.start();
-    let letters = sink.wait_for(4);
-    assert_eq!(letters.len(), 4, "{letters:#?}");
-    assert!(
-        letters[3].contains("has ended: COMPLETED"),
-        "{}",
-        letters[3]
-    );
-    assert!(
-        letters[3].contains("RCPT TO:<root@example.org>"),
-        "{}",
-        letters[3]
-    );
 
     // What was told, and is on record as told, is not told again after another start.
     let seq = controller.client().get("/v1/diag")["seq"].as_u64();

@@ -28,7 +28,7 @@ pub fn page(db: &Connection, after: u64) -> ReadResult<MailPage> {
         .max(after);
     let mut statement = db.prepare_cached(
         "SELECT seq, doc FROM events WHERE seq > ?1 AND seq <= ?2 AND kind IN
-            ('run_placed', 'run_ended', 'run_settled', 'job_cancelled', 'job_requeued', 'tasks_cancelled') ORDER BY seq",
+            ('run_placed', 'run_ended', 'run_settled', 'job_cancelled', 'job_requeued', 'tasks_cancelled', 'tasks_requeued') ORDER BY seq",
     )?;
     let rows = statement.query_map((after, upto), |row| Ok((row.get(0)?, bytes(row, 1)?)))?;
     let mut events = Vec::new();
