@@ -25,7 +25,7 @@ pub enum NodeAct {
         #[command(flatten)]
         nodes: NodeNames,
     },
-    /// Set which features nodes have, until their gpud reports others or the next reload
+    /// Set features of nodes, until gpud reports others or the next reload
     Features {
         #[command(flatten)]
         nodes: NodeNames,
@@ -124,7 +124,7 @@ pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
     each(client, &nodes, word, &request)
 }
 
-/// Posts a request for each of the nodes. What fails of several is told, and the others follow.
+/// Posts a request for each node. One that fails is told, and the next node follows.
 fn each(client: &mut Client, nodes: &NodeNames, word: &str, request: &NodeRequest) -> Outcome {
     let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
     let mut worst = 0;

@@ -31,7 +31,7 @@ pub(crate) enum TokenAct {
         #[arg(long)]
         json: bool,
     },
-    /// For a user, who asks the controller over the network with it; gq token new makes one's own
+    /// For requests of a user over the network; gq token new makes one for its own user
     User {
         /// The user's name
         #[arg(value_name = "USER")]

@@ -63,7 +63,7 @@ pub struct TokenRevocation {
     id: TokenId,
 }
 
-/// Whose tokens are listed.
+/// Tokens of this user, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenOwner {
     Myself,

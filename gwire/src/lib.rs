@@ -12,3 +12,4 @@ pub mod port_relay;
 pub mod record_json;
 pub mod row;
 pub mod step_tls;
+mod tls13;

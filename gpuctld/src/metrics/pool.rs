@@ -10,7 +10,7 @@ use crate::http::policy::row::held_by_account;
 use gcore::ctl::{Node, State};
 use gmodel::node::Role;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
-use gmodel::{JobSpec, JobState, Reason, Timestamp, partition_list};
+use gmodel::{JobSpec, JobState, Reason, ReasonCode, Timestamp, partition_list};
 use gsched::ledger::Ledger;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const MAX_LABEL_CHARS: usize = 120;
 #[derive(Default)]
 struct Demand<'a> {
     /// Array tasks count one each.
-    jobs: BTreeMap<String, u64>,
+    jobs: BTreeMap<ReasonCode, u64>,
     /// Thousandths of GPUs by account and type.
     gpu_milli: BTreeMap<(&'a str, &'a str), u64>,
     /// When the job could start that has waited longest.
@@ -30,7 +30,7 @@ struct Demand<'a> {
 
 impl<'a> Demand<'a> {
     fn add(&mut self, spec: &'a JobSpec, tasks: u64, reason: &Reason, since: Option<Timestamp>) {
-        *self.jobs.entry(reason.code.to_string()).or_default() += tasks;
+        *self.jobs.entry(reason.code).or_default() += tasks;
         let (gpu_type, milli) = gpolicy::priority::gpus_asked(&spec.request);
         if milli > 0 {
             let key = (spec.account.as_str(), gpu_type.unwrap_or("any"));
@@ -42,20 +42,19 @@ impl<'a> Demand<'a> {
     }
 }
 
+fn first_partition(spec: &JobSpec) -> Option<&str> {
+    partition_list::names(&spec.partition).next()
+}
+
 /// Pending jobs by partition; of a list of partitions by the first.
 fn demand_by_partition(state: &State, now: Timestamp) -> BTreeMap<&str, Demand<'_>> {
     let mut all: BTreeMap<&str, Demand> = BTreeMap::new();
     for partition in &state.config.partitions {
         all.insert(&partition.name, Demand::default());
     }
-    let first = |spec: &'_ JobSpec| {
-        partition_list::names(&spec.partition)
-            .next()
-            .map(str::to_owned)
-    };
-    let mut add = |spec, tasks, reason: &Reason, since: Option<Timestamp>| {
-        let name = first(spec).unwrap_or_default();
-        if let Some(demand) = all.get_mut(name.as_str()) {
+    let mut add = |spec, tasks, reason, since| {
+        let first = first_partition(spec);
+        if let Some(demand) = first.and_then(|name| all.get_mut(name)) {
             demand.add(spec, tasks, reason, since);
         }
     };
@@ -116,7 +115,8 @@ pub(super) fn demand(out: &mut Exposition, state: &State, now: Timestamp) {
     );
     for (partition, demand) in &all {
         for (reason, jobs) in &demand.jobs {
-            let labels = [("partition", *partition), ("reason", reason)];
+            let reason = reason.to_string();
+            let labels = [("partition", *partition), ("reason", &reason)];
             out.sample("gpupool_pending_jobs", &labels, *jobs as f64);
         }
     }

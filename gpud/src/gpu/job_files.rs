@@ -10,8 +10,10 @@ use crate::spool::file::{make_dir, remove_file, write_aside};
 use gmodel::JobId;
 use gsys::nvml::GpuFacts;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A job with a GPU or slice of this node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,14 +42,13 @@ struct JobDir {
     dir: PathBuf,
     /// As last written, by name; `None`: files of before a restart may lie there.
     written: Mutex<Option<BTreeMap<String, String>>>,
+    /// The last try failed, and the log says so.
+    failed: AtomicBool,
 }
 
 impl JobFiles {
     pub fn new(config: &Config) -> Self {
-        let dir = |form, dir: &Option<PathBuf>| {
-            let written = Mutex::default();
-            dir.clone().map(|dir| JobDir { form, dir, written })
-        };
+        let dir = |form, dir: &Option<PathBuf>| dir.clone().map(|dir| JobDir::new(form, dir));
         let dirs = [
             dir(Form::Dcgm, &config.dcgm_job_dir),
             dir(Form::Jobstats, &config.jobstats_dir),
@@ -64,11 +65,17 @@ impl JobFiles {
         }
         let (gpus, held) = (site.gpus.current(), holders(site));
         for dir in &self.dirs {
-            if let Err(e) = dir.follow(&gpus, &held) {
-                tracing::warn!(
-                    "which job has which GPU is not told in {}: {e:#}",
-                    dir.dir.display()
-                );
+            let followed = dir.follow(&gpus, &held);
+            let failed_before = dir.failed.swap(followed.is_err(), Relaxed);
+            let shown = dir.dir.display();
+            match followed {
+                Err(e) if !failed_before => {
+                    tracing::warn!("which job has which GPU is not told in {shown}: {e:#}");
+                }
+                Ok(()) if failed_before => {
+                    tracing::info!("which job has which GPU is told in {shown} again");
+                }
+                _ => {}
             }
         }
     }
@@ -95,6 +102,15 @@ fn holders(site: &Site) -> BTreeMap<String, BTreeSet<Holder>> {
 }
 
 impl JobDir {
+    fn new(form: Form, dir: PathBuf) -> Self {
+        Self {
+            form,
+            dir,
+            written: Mutex::default(),
+            failed: AtomicBool::default(),
+        }
+    }
+
     fn follow(&self, gpus: &Gpus, held: &BTreeMap<String, BTreeSet<Holder>>) -> anyhow::Result<()> {
         let mut files: BTreeMap<String, String> = BTreeMap::new();
         for (uuid, holders) in held {
@@ -107,6 +123,10 @@ impl JobDir {
             return Ok(());
         }
         make_dir(&self.dir, 0o755)?;
+        // Root writes there: a link of another user would lead it elsewhere.
+        if std::fs::metadata(&self.dir)?.mode() & 0o022 != 0 {
+            anyhow::bail!("others than its owner may write to it: chmod go-w");
+        }
         let before = match written.take() {
             Some(before) => before.into_keys().collect(),
             None => self.left_there()?,
@@ -200,11 +220,7 @@ mod tests {
     }
 
     fn dir(form: Form, at: &std::path::Path) -> JobDir {
-        JobDir {
-            form,
-            dir: at.to_owned(),
-            written: Mutex::default(),
-        }
+        JobDir::new(form, at.to_owned())
     }
 
     fn listing(at: &std::path::Path) -> Vec<(String, String)> {
@@ -269,5 +285,17 @@ mod tests {
         std::fs::remove_file(&at).unwrap();
         dcgm.follow(&gpus(), &one).unwrap();
         assert_eq!(listing(&at), [("0".into(), "17\n".into())]);
+    }
+
+    #[test]
+    fn a_directory_that_all_may_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = tempfile::tempdir().unwrap();
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(temporary.path(), open).unwrap();
+        let dcgm = dir(Form::Dcgm, temporary.path());
+        let error = dcgm.follow(&gpus(), &held(&[("GPU-a", &[(17, 1000)])]));
+        assert!(error.unwrap_err().to_string().contains("chmod go-w"));
+        assert_eq!(listing(temporary.path()), []);
     }
 }
