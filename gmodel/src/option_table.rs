@@ -239,7 +239,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("help", Flag, Done, "Show the options").short('h'),
     option("hint", Required("KIND"), Hint(ON_CORES), "Lay tasks over cores for this kind of work").env("SBATCH_HINT"),
     option("hold", Flag, Done, "Submit, and start only after gadm job release").short('H'),
-    option("ignore-pbs", Flag, Done, "Read no #PBS lines, as always").env("SBATCH_IGNORE_PBS"),
+    option("ignore-pbs", Flag, Done, "Read no #PBS and #BSUB lines").env("SBATCH_IGNORE_PBS"),
     option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
     option("job-name", Required("NAME"), Done, "Name of the job; without it that of the script").short('J').env("SBATCH_JOB_NAME"),
     option("json", Flag, Done, "Print the id, or what --dry-run says, as one line of JSON").ours(),

@@ -37,6 +37,15 @@ impl TaskDistribution {
             says_cores: cores,
         })
     }
+
+    /// The word that says it: `block`, `cyclic`, `plane=4`.
+    pub fn word(plane: u32) -> String {
+        match plane {
+            0 => "block".to_owned(),
+            1 => "cyclic".to_owned(),
+            size => format!("plane={size}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +59,13 @@ mod tests {
         assert_eq!(plane("*:cyclic"), Ok((0, true)));
         assert_eq!(plane("cyclic,NoPack"), Ok((1, true)));
         assert_eq!(plane("plane=4"), Ok((4, false)));
+        for size in [0, 1, 4] {
+            let word = TaskDistribution::word(size);
+            assert_eq!(
+                TaskDistribution::parse(&word).map(|how| how.plane),
+                Ok(size)
+            );
+        }
         for wrong in ["arbitrary", "plane", "plane=0", "plane=x", "cyclc"] {
             assert!(
                 plane(wrong)

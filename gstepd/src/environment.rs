@@ -34,6 +34,12 @@ const OWN_PREFIXES: [&str; 6] = [
     "SLURM_HET_",
     "SLURM_NTASKS_HET_",
 ];
+/// Options of the submission, under names of that kind.
+const OPTIONS: [&str; 3] = [
+    "SLURM_JOB_DEPENDENCY",
+    "SLURM_JOB_LICENSES",
+    "SLURM_JOB_SEGMENT_SIZE",
+];
 const OWN_NAMES: [&str; 24] = [
     "SLURMD_NODENAME",
     "SLURM_CLUSTER_NAME",
@@ -231,6 +237,9 @@ fn is_own(name: &str) -> bool {
         Some(word) => format!("SLURM_{word}"),
         None => name.to_owned(),
     };
+    if OPTIONS.contains(&name) {
+        return false;
+    }
     OWN_NAMES.contains(&slurm.as_str())
         || OWN_PREFIXES.iter().any(|prefix| slurm.starts_with(prefix))
 }

@@ -11,6 +11,7 @@ mod container_words;
 mod defined_options;
 mod environment;
 pub mod for_another;
+mod foreign_lines;
 mod forwarded_port;
 mod gpu_options;
 mod helper_step;

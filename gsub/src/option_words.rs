@@ -305,6 +305,7 @@ pub(crate) fn read_environment(
                 Ok(0) => continue,
                 _ => Some(value),
             },
+            OptionValue::None if is_off(&value) => continue,
             OptionValue::None => None,
             // Set and empty is as unset, but for options that may stand alone.
             OptionValue::Required(_) if value.is_empty() => continue,
@@ -314,6 +315,12 @@ pub(crate) fn read_environment(
         given.extend(accept(option, value, &Origin::Environment(name))?);
     }
     Ok(given)
+}
+
+/// A variable sets a flag if it is empty, `yes`, or a number other than 0, as in sbatch.
+fn is_off(value: &str) -> bool {
+    let is_number = value.parse::<i64>().is_ok_and(|number| number != 0);
+    !(value.is_empty() || value.eq_ignore_ascii_case("yes") || is_number)
 }
 
 #[cfg(test)]
@@ -441,6 +448,8 @@ mod tests {
             ("GSUB_PARTITION", "b"),
             ("SBATCH_TIMELIMIT", ""),
             ("SBATCH_NO_REQUEUE", "1"),
+            ("SBATCH_IGNORE_PBS", "0"),
+            ("SBATCH_USE_MIN_NODES", "no"),
             ("GSUB_JOB_NAME", "outer"),
         ];
         let read = |inside: bool| {

@@ -143,8 +143,9 @@ pub(crate) fn build(
     per_gpu_without_gpus(&gpus, choices)?;
     let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
-    let mut common = common(choices, &gpus, submitter.now)?;
     let mut export = export(choices, submitter)?;
+    tell_options(choices, &mut export);
+    let mut common = common(choices, &gpus, submitter.now)?;
     let mut launch = launch_context::launch(choices, work, submitter)?;
     launch.around.login_env_secs =
         login_env(choices.take("get-user-env"))?.or(export.wants_login().then_some(LOGIN_ENV_SECS));
@@ -253,6 +254,26 @@ fn asked_variables(request: &Request) -> impl Iterator<Item = (&'static str, Str
     counts
         .into_iter()
         .filter_map(|(word, count)| Some((word, count?.to_string())))
+}
+
+/// Options as they were given, where sbatch tells the job of them. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
+fn tell_options(choices: &Choices, export: &mut Export) {
+    let told = [
+        ("dependency", "SLURM_JOB_DEPENDENCY"),
+        ("hint", "SLURM_HINT"),
+        ("licenses", "SLURM_JOB_LICENSES"),
+        ("ntasks-per-core", "SLURM_NTASKS_PER_CORE"),
+        ("ntasks-per-socket", "SLURM_NTASKS_PER_SOCKET"),
+        ("oom-kill-step", "SLURM_OOMKILLSTEP"),
+        ("segment", "SLURM_JOB_SEGMENT_SIZE"),
+        ("threads-per-core", "SLURM_THREADS_PER_CORE"),
+    ];
+    for (option, variable) in told {
+        let given = choices.get(option).map(GivenOption::text);
+        if let Some(value) = given.filter(|value| !value.is_empty()) {
+            export.set(variable, value.to_owned());
+        }
+    }
 }
 
 fn all_nodes(text: &str) -> Result<(), String> {

@@ -25,7 +25,7 @@ use crate::step_refusal;
 use crate::step_told::{self, StepSpeech};
 use crate::step_turn::{self, TurnRules};
 use crate::step_variables;
-use crate::step_words;
+use crate::step_words::{self, DISTRIBUTION};
 use crate::target_job::TargetJob;
 use crate::terminal::{self, RawTerminal};
 use clap::FromArgMatches;
@@ -40,6 +40,7 @@ use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gmodel::supervise::StepInput;
+use gmodel::task_distribution::TaskDistribution;
 use gwire::api::{
     StepCallback, StepEndRequest, StepNodeRow, StepProgram, StepReply, StepRequest, StepRow,
 };
@@ -512,6 +513,7 @@ pub(crate) fn request(
             [
                 (CPU_BIND, args.cpu_bind.take()),
                 (GPU_BIND, args.gpu_bind.take()),
+                (DISTRIBUTION, Some(TaskDistribution::word(work.plane))),
             ],
         ),
         work_dir: work_dir(args.chdir.take())?,
@@ -653,7 +655,7 @@ fn listen_address() -> SocketAddr {
 fn environment_of_tasks(
     export: Option<&Export>,
     job: &TargetJob,
-    told: [(&str, Option<String>); 2],
+    told: [(&str, Option<String>); 3],
 ) -> Vec<String> {
     let told: Vec<(String, String)> = told
         .into_iter()

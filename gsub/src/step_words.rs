@@ -17,8 +17,8 @@ use gwire::api::StepLimits;
 use std::fs::File;
 use std::time::Duration;
 
-/// What `gsub --distribution` told the job.
-const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
+/// What `gsub --distribution` told the job, and each step its tasks.
+pub(crate) const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
 const DISTRIBUTION_NOTE: &str =
     "--distribution says how ranks lie on nodes here; --cpu-bind says how they lie on cores";
 

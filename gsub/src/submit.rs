@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::environment;
+use crate::foreign_lines;
 use crate::launch_context::Submitter;
 use crate::mark;
 use crate::notes::Notes;
@@ -39,7 +40,7 @@ const WAIT_SECS: u32 = 30;
 
 const EXAMPLES: &str = "\
 Examples:
-  gsub train.sh                       submit a script; its #GSUB and #SBATCH lines are read
+  gsub train.sh                       submit a script; its #GSUB, #SBATCH, #PBS or #BSUB lines are read
   gsub --gpus h100:4 -t 2:00:00 train.sh --epochs 10
   gsub -a 0-99%10 --gpus 1 sweep.sh   an array, ten tasks at once
   gsub --gpus 1 -- python train.py    a command instead of a script
@@ -253,7 +254,11 @@ fn read_submission(
     notes: &mut Notes,
 ) -> Result<Submission, Failure> {
     let variables = read_environment("SBATCH_", |_| true, environment::own)?;
-    let in_script = script_options(work, notes)?;
+    let command_line = given.iter().flatten();
+    let ignores = command_line
+        .chain(&variables)
+        .any(|given| given.option.name == "ignore-pbs");
+    let in_script = script_options(work, ignores, notes)?;
     let count = given.len().max(in_script.len());
     let (mut given, mut in_script) = (given.into_iter(), in_script.into_iter());
     let mut parts = ReadParts::default();
@@ -361,8 +366,12 @@ fn work(parts: &mut [Vec<GivenOption>], rest: PositionalWords) -> Result<Work, F
     }
 }
 
-/// Options in a script's head: those of each component.
-fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Vec<GivenOption>>, Failure> {
+/// Options in a script's head, and in its `#PBS` or `#BSUB` lines: those of each component.
+fn script_options(
+    work: &Work,
+    ignores_foreign: bool,
+    notes: &mut Notes,
+) -> Result<Vec<Vec<GivenOption>>, Failure> {
     let mut parts = vec![Vec::new()];
     // A command has no lines, and those of --wrap are the command's.
     if work.script.is_empty() || work.shown == "--wrap" {
@@ -400,7 +409,37 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Vec<GivenOption>
             .into_iter()
             .for_each(|given| given.extend(options.clone()));
     }
+    let ignores_too = parts
+        .iter()
+        .flatten()
+        .any(|given| given.option.name == "ignore-pbs");
+    if !ignores_foreign && !ignores_too {
+        let foreign = foreign_options(work, notes)?;
+        for part in &mut parts {
+            part.extend(foreign.clone());
+        }
+    }
     Ok(parts)
+}
+
+/// What `#PBS` or `#BSUB` lines come to: they count after `#SBATCH` lines, and in every component, as sbatch has it.
+fn foreign_options(work: &Work, notes: &mut Notes) -> Result<Vec<GivenOption>, Failure> {
+    let origin = |line_no| Origin::Script {
+        script: work.shown.clone(),
+        line_no,
+    };
+    let lines = foreign_lines::read(&work.script).map_err(|error| {
+        origin(error.line_no).fail(format_args!("{}: {}", error.word, error.why))
+    })?;
+    let mut options = Vec::new();
+    for line in lines {
+        let origin = origin(line.line_no);
+        for note in &line.notes {
+            notes.say(&format!("{origin}{note}"));
+        }
+        options.extend(read(&line.words, &origin)?.0);
+    }
+    Ok(options)
 }
 
 /// As they were asked for, where tasks are fewer than nodes.

@@ -456,6 +456,41 @@ fn verbose_says_where_options_were_taken_from() {
 }
 
 #[test]
+fn lines_for_pbs_count_after_those_for_slurm_unless_they_are_to_be_left_out() {
+    let head = "#SBATCH -J fit -t 9\n#PBS -N tune -l select=2:ncpus=4,vmem=1gb\ncd $PBS_O_WORKDIR";
+    let request = |words: &[&str], variables: &[(&str, &str)]| {
+        let spec = sent(&submit(head, words, variables).0)["spec"].clone();
+        let (name, cpus) = (&spec["name"], &spec["request"]["cpus_per_task"]);
+        format!("{name} {cpus} {}", spec["time_limit_secs"])
+    };
+    assert_eq!(request(&["job.sh"], &[]), r#""tune" 4 540"#);
+    assert_eq!(request(&["-J", "mine", "job.sh"], &[]), r#""mine" 4 540"#);
+    let ignored = r#""fit" null 540"#;
+    assert_eq!(request(&["--ignore-pbs", "job.sh"], &[]), ignored);
+    assert_eq!(request(&["job.sh"], &[("SBATCH_IGNORE_PBS", "1")]), ignored);
+    check(
+        head,
+        &["job.sh"],
+        &[],
+        expect![[r#"
+        17
+        stderr: gsub: job.sh: line 3: -l vmem=1gb has no counterpart here
+        stderr: gsub: job.sh: line 3: $PBS_O_WORKDIR is not set here; $SLURM_SUBMIT_DIR is
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]],
+    );
+    check(
+        "#BSUB -n 2\n#BSUB -w done(12)",
+        &["job.sh"],
+        &[],
+        expect![[r#"
+            stderr: gsub: job.sh: line 3: #BSUB: -w: "done(12)" is a dependency in LSF's words. Write #SBATCH --dependency=afterok:JOB, or leave all such lines out with --ignore-pbs
+            exit: Some(1)
+        "#]],
+    );
+}
+
+#[test]
 fn no_kill_is_sent() {
     let no_kill = |head: &str, words: &[&str], variables: &[(&str, &str)]| {
         sent(&submit(head, words, variables).0)["spec"]["no_kill"] == true

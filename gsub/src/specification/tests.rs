@@ -211,6 +211,10 @@ fn what_was_asked_for_is_in_the_jobs_environment_as_sbatch_has_it() {
         all.join(" ")
     };
     assert_eq!(
+        variables(&["-d", "singleton", "--hint=nomultithread", "-L", "a:2"]),
+        "SLURM_JOB_DEPENDENCY=singleton SLURM_HINT=nomultithread SLURM_JOB_LICENSES=a:2"
+    );
+    assert_eq!(
         variables(&[
             "-N2",
             "--ntasks-per-node=4",
