@@ -335,6 +335,9 @@ fn files(record: &mut Record, job: &JobRow) {
             record.line(text.word, value);
         }
     }
+    if job.allocation {
+        return; // srun and salloc write where they were called
+    }
     record.line(
         "StdErr",
         if job.stderr.is_empty() {

@@ -243,6 +243,21 @@ fn a_job_in_full_reads_like_scontrol() {
 }
 
 #[test]
+fn an_allocation_in_full_names_no_files_of_output() {
+    let controller = FakeController::start(|_| {
+        Answer::ok(
+            json!({"schema": 1, "jobs": [{"id": 7, "shown_id": "7", "state": "RUNNING", "stdout": "/out", "allocation": true}]})
+                .to_string(),
+        )
+    });
+    let shown = controller.run(GQ, &["7"]).stdout;
+    assert!(
+        shown.contains("BatchFlag=0") && !shown.contains("Std"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn why_says_what_stands_against_the_start() {
     check(
         GQ,
