@@ -53,7 +53,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// A timestamp that is RFC 3339 text in JSON, as the public API prints instants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub Timestamp);
 
 impl Serialize for Instant {

@@ -189,10 +189,13 @@ fn body_bytes<B>(request: &Request<B>) -> usize {
     announced.unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES)
 }
 
-/// Listings and the like; not the wait for a job's end, and no stream.
+/// Listings and the like; not the wait for a job's end, and no stream. Readers of events have permits of their own.
 fn is_question<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
-    request.method() == Method::GET && !path.ends_with("/wait") && !path.ends_with("/stream")
+    request.method() == Method::GET
+        && !path.ends_with("/wait")
+        && !path.ends_with("/stream")
+        && path != "/v1/events"
 }
 
 impl RequestPermits {

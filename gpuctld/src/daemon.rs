@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::connection_limits::ConnectionLimits;
 use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
+use crate::event_feed;
 use crate::forecaster::{self, Forecaster};
 use crate::http::{self, App};
 use crate::idle_program::Warning;
@@ -286,7 +287,7 @@ fn start_tasks(
     core: &CoreHandle,
     app: &Arc<App>,
     stopping: &watch::Receiver<bool>,
-) -> [tokio::task::JoinHandle<()>; 5] {
+) -> [tokio::task::JoinHandle<()>; 6] {
     let (fences, warnings) = (
         site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()),
         site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()),
@@ -295,7 +296,9 @@ fn start_tasks(
     let outputs = prune_outputs(app.clone(), stopping.clone());
     let state_dir = app.config().state_dir.clone();
     let mail = mail::run(core.clone(), app.clone(), state_dir, stopping.clone());
+    let events = event_feed::run(core.clone(), app.events.clone(), stopping.clone());
     [
+        tokio::spawn(events),
         tokio::spawn(mail),
         tokio::spawn(outputs),
         tokio::spawn(fences),

@@ -7,6 +7,7 @@ mod config;
 mod connection_limits;
 mod core_thread;
 mod daemon;
+mod event_feed;
 mod fence_program;
 mod forecaster;
 mod group_members;

@@ -6,6 +6,7 @@ pub mod accounting;
 pub mod cancel;
 mod difference_listing;
 pub mod efficiency;
+mod event_listing;
 mod health_listing;
 mod job_column;
 pub mod job_filter;

@@ -1,5 +1,6 @@
 //! `gq`: reads the command line and calls the listing or the record that it asks for. Source: squeue(1).
 
+use crate::event_listing::{self, EventListing};
 use crate::job_column::{self, JobColumn};
 use crate::job_filter::{JobFilter, own_name};
 use crate::job_format::{self, ListingForm, fields};
@@ -60,6 +61,7 @@ Examples:
   gq --tail 20 --output 17   the last lines of it, also when the job is over
   gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
+  gq events --follow    what happens, as it comes; without --follow the last hour
   gq token new --scope read,submit --expires 30d --gpu-hours 200   a token for CI
 
 GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT,
@@ -209,11 +211,24 @@ enum QueueAct {
     /// Your tokens, with which other machines ask the controller: new, list, revoke
     #[command(subcommand)]
     Token(TokenAct),
+    /// What happened: jobs, nodes, GPUs, reservations; once, or as it comes
+    Events(EventListing),
+}
+
+impl QueueAct {
+    fn run(self, client: &mut Client) -> Outcome {
+        match self {
+            Self::Token(act) => token::run(client, act),
+            Self::Events(listing) => event_listing::print(client, &listing),
+        }
+    }
 }
 
 /// The command line as clap knows it, for the man page and completions too.
 fn command() -> clap::Command {
-    let command = QueueArgs::command().mut_subcommand("token", helped);
+    let command = QueueArgs::command()
+        .mut_subcommand("token", helped)
+        .mut_subcommand("events", helped);
     command_line::talking(command.after_help(format!("{EXAMPLES}{}", job_column::help())))
 }
 
@@ -261,8 +276,8 @@ fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static Squeue
     let mut args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
-    if let Some(QueueAct::Token(act)) = args.act.take() {
-        return token::run(&mut client, act);
+    if let Some(act) = args.act.take() {
+        return act.run(&mut client);
     }
     args.cluster.check(&mut client)?;
     if let Some(outcome) = about_one(&mut client, &args) {

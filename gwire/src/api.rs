@@ -2,7 +2,7 @@
 //!
 //! Every answer is one JSON object with `"schema": 1`. Keys may be added and never change meaning;
 //! instants are RFC 3339 UTC, `_secs` and `_bytes` integers. Errors are [`ErrorBody`] with a status of
-//! 400 (invalid), 403 (denied), 404 (not found), 409 (conflict), 429 (limit) or 503 (unavailable).
+//! 400 (invalid), 403 (denied), 404 (not found), 409 (conflict), 410 (gone), 429 (limit) or 503 (unavailable).
 //!
 //! | endpoint | body -> answer |
 //! |---|---|
@@ -21,6 +21,7 @@
 //! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
 //! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
+//! | `GET /v1/events?QUERY` | [`EventQuery`] -> [`EventRow`]s: lines of JSON, or server-sent events |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/cluster` | -> [`ClusterInfo`] |
 //! | `GET /v1/partitions`, `/v1/partitions/{name}` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
@@ -58,6 +59,7 @@
 //! | `GET /metrics` | -> Prometheus text |
 
 mod allocation;
+mod events;
 mod gpus;
 mod idle;
 mod nodes;
@@ -68,6 +70,7 @@ mod tokens;
 mod trace;
 
 pub use allocation::*;
+pub use events::*;
 pub use gpus::*;
 pub use idle::*;
 pub use nodes::*;
@@ -99,7 +102,7 @@ pub const HOME: &str = "~";
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub schema: u32,
-    /// `not_found`, `denied`, `invalid`, `conflict`, `limit`, `unavailable`.
+    /// `not_found`, `denied`, `invalid`, `conflict`, `gone`, `limit`, `unavailable`.
     pub code: String,
     pub error: String,
     /// What the refusal is about, where more is known than its code: `partition`, `policy_limit`, `job`.

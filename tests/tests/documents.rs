@@ -4,6 +4,7 @@
 use gmodel::partition::Partition;
 use gmodel::policy::{Account, Qos, Reservation};
 use gmodel::record::{Key, Record};
+use gwire::api::EventKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -271,6 +272,43 @@ fn every_key_of_the_json_is_in_its_man_page() {
     assert!(
         missing.is_empty(),
         "man/gpupool-json.5 does not mention {missing:?}"
+    );
+}
+
+#[test]
+fn every_kind_and_key_of_an_event_is_in_its_document() {
+    let page = fs::read_to_string(root().join("docs/events.md")).expect("docs/events.md");
+    let rows: Vec<String> = EventKind::ALL
+        .iter()
+        .map(|kind| format!("| `{}` | {} |", kind.name(), kind.meaning()))
+        .collect();
+    let (_, table) = page
+        .split_once("| kind | says |\n|---|---|\n")
+        .expect("a table of kinds");
+    let told: Vec<&str> = table
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    assert_eq!(
+        told, rows,
+        "the table of docs/events.md is that of gwire/src/api/events.rs"
+    );
+    let (_, keys) = page.split_once("| key | is |").expect("a table of keys");
+    let keys = keys.split("\n\n").next().unwrap_or_default();
+    let api = fs::read_to_string(root().join("gwire/src/api/events.rs")).expect("the API");
+    let (_, row) = api.split_once("pub struct EventRow {").expect("the row");
+    let (row, _) = row.split_once("pub struct EventQuery").expect("the query");
+    let fields = row
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'));
+    let missing: Vec<&str> = fields
+        .map(|(name, _)| name)
+        .filter(|name| !["schema", "job", "attempt"].contains(name))
+        .filter(|name| !keys.contains(&format!("`{name}`")))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/events.md does not mention {missing:?}"
     );
 }
 

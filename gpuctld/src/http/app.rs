@@ -5,6 +5,7 @@
 use crate::attendance::Attendance;
 use crate::config::{Config, ConfigError, LiveSettings};
 use crate::core_thread::CoreHandle;
+use crate::event_feed::EventFeed;
 use crate::forecaster::Forecaster;
 use crate::group_members::GroupMembers;
 use crate::histogram::Histogram;
@@ -97,6 +98,7 @@ pub struct App {
     attendance: Attendance,
     pub tokens: TokenGate,
     pub(crate) mail: Arc<MailCounts>,
+    pub events: Arc<EventFeed>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
     pub(crate) kept: Arc<KeptOutputs>,
@@ -129,6 +131,7 @@ impl App {
             attendance: Attendance::default(),
             tokens: TokenGate::default(),
             mail: Arc::default(),
+            events: Arc::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),
             started: Instant::now(),

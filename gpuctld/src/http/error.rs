@@ -59,6 +59,9 @@ impl ApiError {
     pub fn limit(text: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "limit", text)
     }
+    pub fn gone(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "gone", text)
+    }
     pub fn unavailable(text: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text)
     }

@@ -7,6 +7,7 @@ mod accounting;
 mod admin;
 mod app;
 mod error;
+mod event;
 mod existence;
 mod forecast;
 mod job;
@@ -87,6 +88,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/steps", get(step::list::list))
         .route("/v1/nodes", get(node::list::list))
         .route("/v1/nodes/{name}/{act}", post(node::list::act))
+        .route("/v1/events", get(event::events))
         .route("/v1/gpus", get(node::gpu::list))
         .route("/v1/gpus/{gpu}/history", get(node::gpu::history))
         .route("/v1/gpus/{gpu}/forget", post(node::gpu::forget))

@@ -155,6 +155,11 @@ impl Caller {
         }
     }
 
+    /// The token that the request came with.
+    pub(crate) fn token(&self) -> Option<TokenId> {
+        self.token.as_ref().map(|token| token.id)
+    }
+
     /// Whether the controller's host knows the user.
     pub(crate) fn is_known(&self) -> bool {
         self.known
@@ -353,6 +358,13 @@ impl Visibility {
             |token: &Arc<UserToken>| token.accounts.is_empty() || token.accounts.contains(account);
         (self.all || user == &*self.user || self.accounts.contains(account))
             && self.token.as_ref().is_none_or(reached)
+    }
+
+    /// A job of which no more is known; `partition`: as the job asks for it.
+    pub(crate) fn sees_job(&self, user: &str, account: &str, partition: &str) -> bool {
+        let token = self.token.as_ref();
+        self.sees_named(user, account)
+            && token.is_none_or(|token| token.reaches_named(account, partition))
     }
 
     pub(crate) fn sees_all(&self) -> bool {

@@ -5,6 +5,7 @@
 mod accounting;
 mod cancelled_tasks;
 mod capacity;
+mod event_pages;
 mod gpu_history;
 mod history;
 mod idle;
@@ -20,6 +21,7 @@ mod trace;
 
 pub use accounting::FoundRuns;
 pub use capacity::{Capacity, NodeNow};
+pub use event_pages::{ArrayFacts, EventBounds, EventLookup, JobFacts, StoredEvent};
 pub use history::{History, HistoryLine};
 pub use idle::IdleRun;
 pub use mail_events::MailPage;
@@ -42,7 +44,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use stored::{ReadResult, SpecCache, blob, stored_array, stored_job};
+pub use stored::ReadResult;
+use stored::{SpecCache, blob, stored_array, stored_job};
 
 /// Connections kept open for later questions; more are opened while all are busy.
 const KEPT_CONNECTIONS: usize = 4;
@@ -275,6 +278,46 @@ impl Reader {
     /// The database does not answer.
     pub async fn mail_events(&self, after: u64) -> Result<MailPage, ReadError> {
         self.ask(move |db| mail_events::page(db, after)).await
+    }
+
+    /// Which events there are.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn event_bounds(&self) -> Result<EventBounds, ReadError> {
+        self.ask(event_pages::bounds).await
+    }
+
+    /// The number of the first event from a time on.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn first_event_at(&self, at: Timestamp) -> Result<u64, ReadError> {
+        self.ask(move |db| {
+            let newest = event_pages::bounds(db)?.newest;
+            event_pages::first_at(db, newest, at)
+        })
+        .await
+    }
+
+    /// What `tell` makes of the events of some kinds after `after`, going through `most` events at most. The bounds are those of the page.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn event_page<T: Send + 'static>(
+        &self,
+        kinds: &'static str,
+        after: u64,
+        most: u64,
+        tell: impl FnOnce(Vec<StoredEvent>, EventBounds, &EventLookup<'_>) -> ReadResult<T>
+        + Send
+        + 'static,
+    ) -> Result<T, ReadError> {
+        self.ask(move |db| {
+            let (events, bounds) = event_pages::page(db, kinds, after, most)?;
+            tell(events, bounds, &event_pages::lookup(db))
+        })
+        .await
     }
 
     /// An array by its id, which its first task may have too.

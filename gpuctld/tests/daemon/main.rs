@@ -3,6 +3,7 @@
 mod controller;
 mod crash;
 mod disk;
+mod events;
 mod lies;
 mod link;
 mod lying_node;

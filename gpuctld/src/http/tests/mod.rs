@@ -5,6 +5,7 @@ mod admin;
 mod allocation;
 mod borrow;
 mod dependency;
+mod event;
 mod forecast;
 mod jobs;
 mod listing;

@@ -24,6 +24,7 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/steps", Scope::Read),
     (Method::GET, "/v1/priorities", Scope::Read),
     (Method::GET, "/v1/nodes", Scope::Read),
+    (Method::GET, "/v1/events", Scope::Read),
     (Method::GET, "/v1/gpus", Scope::Read),
     (Method::GET, "/v1/gpus/{gpu}/history", Scope::Read),
     (Method::GET, "/v1/partitions", Scope::Read),
