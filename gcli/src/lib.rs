@@ -21,6 +21,7 @@ pub mod slurm_words;
 pub mod ssh_keys;
 pub mod table;
 pub mod user_token;
+pub mod why_text;
 
 pub use client_config::{connect, connect_inside};
 pub use cluster_choice::ClusterChoice;

@@ -12,7 +12,7 @@ use gmodel::job_output::{JobOutput, MAX_BYTES, OutputPlace};
 use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 51] = [
+pub const KEYS: [&str; 52] = [
     "cluster",
     "state_dir",
     "socket",
@@ -49,6 +49,7 @@ pub const KEYS: [&str; 51] = [
     "max_pending_jobs",
     "submit_hook",
     "https",
+    "web",
     "mail",
     "mig",
     "mig_recut_secs",

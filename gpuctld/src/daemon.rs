@@ -253,9 +253,11 @@ async fn serve(
     let (stop, stopping) = watch::channel(false);
     let tasks = start_tasks(&core, &app, &stopping);
     let router = http::router(core.clone(), app.clone());
+    let pages = http::web_router(core.clone(), app.clone(), router.clone());
     let site = Site {
         core: core.clone(),
         router,
+        pages,
         links,
         names: UserNames::default(),
         app: app.clone(),
@@ -263,11 +265,12 @@ async fn serve(
         stop: stopping,
     };
     let mut signals = Signals::catch()?; // before a stop can arrive
-    let (unix, tcp) = bind(&config).await?;
-    let listeners = [
+    let (unix, tcp, loopback) = bind(&config).await?;
+    let mut listeners = vec![
         tokio::spawn(listen::serve_unix(unix, site.clone())),
-        tokio::spawn(listen::serve_tls(tcp, tls, site)),
+        tokio::spawn(listen::serve_tls(tcp, tls, site.clone())),
     ];
+    listeners.extend(loopback.map(|tcp| tokio::spawn(listen::serve_loopback(tcp, site))));
     notify(&[NotifyState::Ready]);
     tracing::info!(socket = %config.socket.display(), listen = %config.listen, "ready");
 
@@ -403,13 +406,21 @@ async fn answers_under_way(core: &CoreHandle) {
 }
 
 /// The port first: where the socket answers, nodes can connect.
-async fn bind(config: &Config) -> anyhow::Result<(UnixListener, TcpListener)> {
+async fn bind(config: &Config) -> anyhow::Result<(UnixListener, TcpListener, Option<TcpListener>)> {
+    let loopback = match config.web.as_ref().and_then(|web| web.listen) {
+        Some(listen) => Some(
+            TcpListener::bind(listen)
+                .await
+                .with_context(|| format!("cannot listen on {listen} (listen of [web])"))?,
+        ),
+        None => None,
+    };
     let tcp = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {} (listen)", config.listen))?;
     let unix = listen::bind_unix(&config.socket)
         .with_context(|| format!("cannot listen on {}", config.socket.display()))?;
-    Ok((unix, tcp))
+    Ok((unix, tcp, loopback))
 }
 
 /// Names and addresses for the certificate. Nodes check a name that is always in it; these are for other clients.

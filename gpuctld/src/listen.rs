@@ -1,4 +1,4 @@
-//! The two sockets: TLS for machines (ALPN says whether it speaks the node protocol or HTTP) and the unix socket.
+//! The sockets: TLS for machines (ALPN says whether it speaks the node protocol or HTTP), the unix socket, and loopback for browsers.
 //!
 //! Owns accepting, handshakes and the identity of a peer: from the kernel on the unix socket, from the certificate on TLS.
 //! A name in a header counts only on a connection with a node's certificate. Nothing here reads a body.
@@ -6,7 +6,8 @@
 use crate::connection_limits::{ConnectionLimits, is_privileged};
 use crate::core_thread::CoreHandle;
 use crate::http::{
-    ApiError, App, CertificateHolder, ForwarderAddress, PROBES, Peer, admit_token, unauthorised,
+    ApiError, App, CertificateHolder, ForwarderAddress, PROBES, Peer, WebDoor, admit_browser,
+    admit_token, unauthorised,
 };
 use crate::node_link::NodeConnections;
 use crate::pki::NodeIdentity;
@@ -58,6 +59,8 @@ type Admission = Result<Request<Incoming>, Box<Response<Body>>>;
 pub struct Site {
     pub core: CoreHandle,
     pub router: Router,
+    /// The pages, for requests that came through a [`WebDoor`].
+    pub pages: Router,
     pub links: NodeConnections,
     pub names: UserNames,
     pub app: Arc<App>,
@@ -132,6 +135,37 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
     }
     drop(listener);
     finish(&site.limits.forwarders).await;
+}
+
+/// Accepts browsers of this machine, which find pages there and nothing else, until we stop.
+pub async fn serve_loopback(listener: TcpListener, site: Site) {
+    let mut stop = site.stop.clone();
+    let port = listener.local_addr().map_or(0, |address| address.port());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = until_stop(&mut stop) => break,
+        };
+        match accepted {
+            Ok((stream, from)) => {
+                let (site, from) = (site.clone(), from.ip());
+                let door = WebDoor {
+                    tls: false,
+                    from,
+                    port,
+                };
+                tokio::spawn(async move {
+                    if let Ok(_permit) = site.limits.clients.take(from, false, 1) {
+                        serve_http(stream, &site, move |request| {
+                            Ok(of_client(request, from, Some(door)))
+                        })
+                        .await;
+                    }
+                });
+            }
+            Err(e) => pause_after(&e).await,
+        }
+    }
 }
 
 async fn until_stop(stop: &mut watch::Receiver<bool>) {
@@ -357,16 +391,32 @@ impl StillMember {
 
 /// Requests of users over the network.
 async fn serve_client(stream: TlsStream<TcpStream>, site: &Site, from: IpAddr) {
-    serve_http(stream, site, move |request| Ok(of_client(request, from))).await;
+    let config = site.app.config();
+    let door = config.web.as_ref().map(|_| WebDoor {
+        tls: true,
+        from,
+        port: config.listen.port(),
+    });
+    serve_http(stream, site, move |request| {
+        Ok(of_client(request, from, door))
+    })
+    .await;
 }
 
 /// Where a connection without a certificate came from: failed tries of tokens are counted by it.
 #[derive(Clone, Copy)]
 struct ClientAddress(IpAddr);
 
-/// A request without a certificate: a token has to say who asks.
-fn of_client(mut request: Request<Incoming>, from: IpAddr) -> Request<Incoming> {
+/// A request without a certificate: a token has to say who asks, or the session of a page.
+fn of_client(
+    mut request: Request<Incoming>,
+    from: IpAddr,
+    door: Option<WebDoor>,
+) -> Request<Incoming> {
     request.headers_mut().remove(FORWARD_HEADER);
+    if let Some(door) = door.filter(|door| door.takes(request.uri().path())) {
+        request.extensions_mut().insert(door);
+    }
     request.extensions_mut().insert(ClientAddress(from));
     request
 }
@@ -414,6 +464,11 @@ async fn let_in(site: &Site, request: &mut Request<Incoming>) -> Result<(), Box<
     if let Some(member) = request.extensions().get::<StillMember>().cloned() {
         member.check(request).await.map_err(Box::new)?;
     }
+    if request.extensions().get::<WebDoor>().is_some() {
+        // A page says itself that there is no session.
+        admit_browser(&site.core, &site.app.web, &site.names, request).await;
+        return Ok(());
+    }
     let from = request.extensions().get::<ClientAddress>();
     let from = from.map(|ClientAddress(address)| *address);
     let (core, gate) = (&site.core, &site.app.tokens);
@@ -430,13 +485,15 @@ where
     F: Fn(Request<Incoming>) -> Admission + Clone + Send + 'static,
 {
     let api = TowerToHyperService::new(site.router.clone());
+    let pages = TowerToHyperService::new(site.pages.clone());
     let at = site.clone();
     let stream = MinRateStream::new(stream);
     let switch = stream.switch();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(switch.clone());
         request.extensions_mut().insert(at.limits.streams.clone());
-        let (api, admitted, site) = (api.clone(), admit(request), at.clone());
+        let (api, pages) = (api.clone(), pages.clone());
+        let (admitted, site) = (admit(request), at.clone());
         async move {
             let mut request = match admitted {
                 Ok(request) => request,
@@ -449,7 +506,11 @@ where
                 Ok(permits) => permits,
                 Err(text) => return Ok(refusal(StatusCode::TOO_MANY_REQUESTS, &text)),
             };
-            let answer = api.call(request.map(MinRateBody::new)).await?;
+            let routes = match request.extensions().get::<WebDoor>() {
+                Some(_) => pages,
+                None => api,
+            };
+            let answer = routes.call(request.map(MinRateBody::new)).await?;
             Ok(permits.until_written(answer))
         }
     });

@@ -33,4 +33,4 @@ mod start_listing;
 mod step_listing;
 mod token;
 mod usage_report;
-mod why_text;
+mod web;

@@ -1,12 +1,13 @@
 //! What `gq` prints of single jobs: their records, why they wait, what was done for them, their scripts.
 
 use crate::job_lookup::{job_path, jobs_named};
-use crate::{job_record, why_text};
+use crate::job_record;
 use gcli::Outcome;
 use gcli::answer::print_json;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::stdout;
+use gcli::why_text;
 use gmodel::JobState;
 use gwire::api::{LogText, WhyRow};
 use gwire::client::Client;

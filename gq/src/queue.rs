@@ -7,7 +7,8 @@ use crate::job_format::{self, ListingForm, fields};
 use crate::output_file::{self, OutputChoice};
 use crate::queue_listing::{self, QueueListing};
 use crate::token::TokenAct;
-use crate::{one_job, priority_listing, start_listing, step_listing, token};
+use crate::web::WebAct;
+use crate::{one_job, priority_listing, start_listing, step_listing, token, web};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::pages::ManPage;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
@@ -63,6 +64,7 @@ Examples:
   gq -h -o '%i %T'      ids and states, for a script
   gq events --follow    what happens, as it comes; without --follow the last hour
   gq token new --scope read,submit --expires 30d --gpu-hours 200   a token for CI
+  gq web                a link to your jobs in a browser
 
 GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT,
 GQ_QOS and GQ_NAMES in the environment are as the options; without them those of squeue count,
@@ -213,6 +215,8 @@ enum QueueAct {
     Token(TokenAct),
     /// What happened: jobs, nodes, GPUs, reservations; once, or as it comes
     Events(EventListing),
+    /// Print a link to the controller's page, good once and for five minutes; or end your sessions there
+    Web(WebAct),
 }
 
 impl QueueAct {
@@ -220,6 +224,7 @@ impl QueueAct {
         match self {
             Self::Token(act) => token::run(client, act),
             Self::Events(listing) => event_listing::print(client, &listing),
+            Self::Web(act) => web::run(client, &act),
         }
     }
 }
@@ -228,6 +233,7 @@ impl QueueAct {
 fn command() -> clap::Command {
     let command = QueueArgs::command()
         .mut_subcommand("token", helped)
+        .mut_subcommand("web", helped)
         .mut_subcommand("events", helped);
     command_line::talking(command.after_help(format!("{EXAMPLES}{}", job_column::help())))
 }

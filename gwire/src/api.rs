@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `POST /v1/jobs` | [`SubmitRequest`] -> [`SubmitReply`] |
 //! | `POST /v1/jobs/dry-run` | [`SubmitRequest`] -> [`DryRun`] |
-//! | `GET /v1/jobs?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[JobRow...]}`, only the columns asked for |
+//! | `GET /v1/jobs?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[JobRow...]}`, only the columns asked for; with `limit` and `offset` a part of them and `total`, `newest` by submission |
 //! | `GET /v1/jobs/{id}` | -> `{"schema":1,"jobs":[JobRow]}`, all columns, finished jobs too; `{id}` is `17` or `98_5` |
 //! | `GET /v1/jobs/{id}/script` | -> `text/plain`; owner and operators |
 //! | `GET /v1/jobs/{id}/log` | -> [`LogText`]; what the nodes and the controller did |
@@ -35,6 +35,8 @@
 //! | `GET /v1/user-tokens?all=true&everyone=true` | -> `{"schema":1,"tokens":[UserTokenRow...]}` |
 //! | `POST /v1/user-tokens` | [`UserTokenRequest`] -> [`UserTokenReply`] |
 //! | `POST /v1/user-tokens/{id}/revoke` | -> [`ChangeReply`] |
+//! | `POST /v1/web-links` | -> [`WebLinkReply`]; logs one browser in |
+//! | `POST /v1/web-sessions/end` | -> [`WebLogoutReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
 //! | `GET /v1/policy-events` | -> `{"changes": [`[`PolicyEventRow`]`]}` |
@@ -68,6 +70,7 @@ mod schedule;
 mod step;
 mod tokens;
 mod trace;
+mod web;
 
 pub use allocation::*;
 pub use events::*;
@@ -79,6 +82,7 @@ pub use schedule::*;
 pub use step::*;
 pub use tokens::*;
 pub use trace::*;
+pub use web::*;
 
 use crate::row::wire_row;
 use gmodel::job::JobSpec;

@@ -33,6 +33,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gcli", &["gmodel", "gwire"]),
     // Of the commands under Slurm's names, and of the controller's routes for clients of slurmrestd.
     ("gslurm-json", &["gmodel", "gwire"]),
+    // The controller's pages as HTML.
+    ("gweb", &["gmodel", "gwire"]),
     // The planner thread calls the scheduler itself.
     (
         "gpuctld",
@@ -47,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gcli",
             "gslurm-json",
             "gsub",
+            "gweb",
         ],
     ),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
@@ -89,7 +92,7 @@ const DEV_ARROWS: &[(&str, &[&str])] = &[
 const FOLDERS: &[(&str, &str)] = &[("gpupool-tests", "tests"), ("gpupool-bench", "benches")];
 /// No clock, no I/O, no hash order. gsim's command reads and prints, its library does not.
 const PURE: &[&str] = &[
-    "gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gsim", "gimport",
+    "gmodel", "gconfig", "gpolicy", "gsched", "gcore", "gsim", "gimport", "gweb",
 ];
 /// Crates from outside that pure crates may build on.
 const PURE_MAY_USE: &[&str] = &[
@@ -98,6 +101,8 @@ const PURE_MAY_USE: &[&str] = &[
     "thiserror",
     "strsim",
     "fixedbitset",
+    // HTML as Rust.
+    "maud",
     "anyhow",
     "clap",
     "toml",

@@ -83,6 +83,7 @@ pub fn up(args: &UpArgs) -> anyhow::Result<()> {
     } else {
         say("ready. Started without root: GPUs are counted, nothing keeps jobs apart.");
     }
+    say("`gq web` prints a link to its page, for a browser of this machine.");
     println!(
         "export GPUPOOL_CONFIG={}",
         shell_word(&sandbox.client_config())
@@ -158,7 +159,7 @@ fn new_sandbox(dir: &Path, programs: PathBuf, args: &UpArgs) -> anyhow::Result<S
     let record = Record {
         tag: tag_of(dir),
         nodes: (1..=args.nodes).map(|n| format!("node{n}")).collect(),
-        port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        port: free_port()?,
         isolated,
         programs,
         major,
@@ -186,6 +187,10 @@ fn new_sandbox(dir: &Path, programs: PathBuf, args: &UpArgs) -> anyhow::Result<S
     }
     sandbox.save()?;
     Ok(sandbox)
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// # Errors
@@ -302,11 +307,19 @@ fn write_controller(sandbox: &Sandbox) -> anyhow::Result<()> {
     } else {
         format!("operators = [{user:?}]\n")
     };
+    // Nothing listens on the controller's own port yet, so it may come again.
+    let web_port = loop {
+        let port = free_port()?;
+        if port != sandbox.record.port {
+            break port;
+        }
+    };
     let text = format!(
         "# Written by gadm sandbox; edit it and `gadm reload`.\n\
          cluster = \"sandbox\"\nstate_dir = {state}\nsocket = {socket}\n\
          listen = \"{address}\"\nadvertise = \"{address}\"\n\
-         allow_root_jobs = {root}\nmin_free = \"64M\"\n{operators}",
+         allow_root_jobs = {root}\nmin_free = \"64M\"\n{operators}\
+         \n[web]\nlisten = \"127.0.0.1:{web_port}\"\n",
         state = toml_text(&home.join("state")),
         socket = toml_text(&sandbox.socket()),
         address = sandbox.controller(),

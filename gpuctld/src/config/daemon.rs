@@ -3,7 +3,7 @@
 //! What the core decides by is [`gconfig`]'s.
 
 use super::settings::{
-    Config, HttpsSettings, MailSettings, MailTls, OnFailure, SiteProgram, SubmitHook,
+    Config, HttpsSettings, MailSettings, MailTls, OnFailure, SiteProgram, SubmitHook, WebSettings,
 };
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
@@ -21,6 +21,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 const HTTPS_KEYS: [&str; 3] = ["names", "cert", "key"];
+const WEB_KEYS: [&str; 1] = ["listen"];
 const MAIL_KEYS: [&str; 8] = [
     "smtp",
     "tls",
@@ -46,6 +47,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         listen,
         advertise: advertise(&section, listen, errors),
         https: https(&section, errors),
+        web: web(&section, errors),
         mail: mail(&section, errors),
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section
@@ -188,6 +190,32 @@ fn https(section: &Section, errors: &mut Errors) -> Option<HttpsSettings> {
         );
     }
     Some(HttpsSettings { names, cert, key })
+}
+
+fn web(section: &Section, errors: &mut Errors) -> Option<WebSettings> {
+    let table = section.table("web", errors)?;
+    let web = Section::open(section.source, table, &WEB_KEYS, "[web]", errors);
+    let Some(text) = web.text("listen", errors) else {
+        return Some(WebSettings { listen: None });
+    };
+    let address = text.parse::<SocketAddr>();
+    let (message, advice) = match address {
+        Ok(address) if address.ip().is_loopback() && address.port() != 0 => {
+            return Some(WebSettings {
+                listen: Some(address),
+            });
+        }
+        Ok(address) if !address.ip().is_loopback() => (
+            format!("listen = {text:?} would show pages to the network without TLS"),
+            "over the network they are on the TLS port: leave listen out here, or say a loopback address, as \"127.0.0.1:7118\"",
+        ),
+        _ => (
+            format!("listen = {text:?} is not ADDRESS:PORT"),
+            "as \"127.0.0.1:7118\"",
+        ),
+    };
+    errors.add(section.source, web.span("listen"), message, advice);
+    None
 }
 
 fn mail(section: &Section, errors: &mut Errors) -> Option<MailSettings> {

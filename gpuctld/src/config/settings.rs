@@ -26,6 +26,8 @@ pub struct Config {
     pub advertise: String,
     /// The site's own certificate for clients with tokens.
     pub https: Option<HttpsSettings>,
+    /// `None`: no pages are served.
+    pub web: Option<WebSettings>,
     /// `None`: no mail is sent.
     pub mail: Option<MailSettings>,
     /// Below so many free bytes in `state_dir`, commands that write are refused.
@@ -61,6 +63,13 @@ pub struct HttpsSettings {
     pub cert: PathBuf,
     /// PEM; for the daemon's user alone.
     pub key: PathBuf,
+}
+
+/// Where browsers find the controller's pages, as `[web]` has it: on the TLS port, and where this says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebSettings {
+    /// Without TLS: a loopback address.
+    pub listen: Option<SocketAddr>,
 }
 
 /// How users get mail of their jobs, as `[mail]` has it.
@@ -142,6 +151,7 @@ impl Config {
             ("socket", old.socket != new.socket),
             ("listen", old.listen != new.listen),
             ("advertise", old.advertise != new.advertise),
+            ("web", old.web != new.web),
             ("trace", old.trace != new.trace),
         ];
         changed
@@ -161,6 +171,7 @@ impl Config {
             socket: old.socket.clone(),
             listen: old.listen,
             advertise: old.advertise.clone(),
+            web: old.web.clone(),
             trace: old.trace,
             ..new.clone()
         }

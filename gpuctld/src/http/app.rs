@@ -15,6 +15,7 @@ use crate::http::job::rank::RankCache;
 use crate::http::job::submit_hook::HookProcess;
 use crate::http::step::stream_exchange::StreamExchange;
 use crate::http::token::way_in::TokenGate;
+use crate::http::web::session::WebSessions;
 use crate::kept_outputs::KeptOutputs;
 use crate::mail_counts::MailCounts;
 use crate::pki::Pki;
@@ -97,6 +98,7 @@ pub struct App {
     pub(crate) ranks: Arc<RankCache>,
     attendance: Attendance,
     pub tokens: TokenGate,
+    pub(crate) web: WebSessions,
     pub(crate) mail: Arc<MailCounts>,
     pub events: Arc<EventFeed>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
@@ -130,6 +132,7 @@ impl App {
             ranks: Arc::default(),
             attendance: Attendance::default(),
             tokens: TokenGate::default(),
+            web: WebSessions::default(),
             mail: Arc::default(),
             events: Arc::default(),
             requests: Mutex::default(),

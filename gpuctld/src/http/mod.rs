@@ -10,6 +10,7 @@ mod error;
 mod event;
 mod existence;
 mod forecast;
+mod inside;
 mod job;
 mod json_row;
 pub mod node;
@@ -18,9 +19,12 @@ mod period;
 mod permission;
 pub(crate) mod policy;
 mod query;
+mod request_rate;
+mod request_times;
 mod slurm;
 mod step;
 mod token;
+pub(crate) mod web;
 
 #[cfg(test)]
 mod tests;
@@ -30,17 +34,16 @@ pub use app::{App, NodeAnswer, NodeLinks, StreamSource};
 pub use error::ApiError;
 pub use peer::{CertificateHolder, ForwarderAddress, Peer};
 pub(crate) use token::way_in::{admit as admit_token, unauthorised};
+pub use web::router as web_router;
+pub(crate) use web::{WebDoor, admit as admit_browser};
 
 use crate::core_thread::CoreHandle;
 use app::ApiContext;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State as Shared};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::routing::{get, post};
 use gwire::api::MAX_BODY_BYTES;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Largest body of a machine that has shown nothing but a connection.
 const MAX_JOIN_BYTES: usize = 64 << 10;
@@ -106,6 +109,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/tokens", post(node::join::token))
         .route("/v1/user-tokens", get(token::list).post(token::make))
         .route("/v1/user-tokens/{id}/revoke", post(token::revoke))
+        .route("/v1/web-links", post(web::link::make))
+        .route("/v1/web-sessions/end", post(web::link::end_all))
         .route(
             "/v1/join",
             post(node::join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)),
@@ -178,7 +183,10 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn(token::scope::gate))
-        .layer(axum::middleware::from_fn_with_state(site.clone(), measure))
+        .layer(axum::middleware::from_fn_with_state(
+            site.clone(),
+            request_times::measure,
+        ))
         .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
         .with_state(site.clone());
     own.clone().merge(slurm::routes(site, own))
@@ -198,21 +206,4 @@ async fn wrong_method(request: Request) -> ApiError {
         request.uri().path(),
         request.method()
     ))
-}
-
-/// Time of every request but the long polls, by route.
-async fn measure(Shared(site): Shared<ApiContext>, request: Request, next: Next) -> Response {
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map(MatchedPath::as_str)
-        .unwrap_or("other");
-    let times = (!route.ends_with("/wait") && !route.ends_with("/attend"))
-        .then(|| site.app.request_times(route));
-    let since = Instant::now();
-    let answer = next.run(request).await;
-    if let Some(times) = times {
-        times.record_duration(since.elapsed());
-    }
-    answer
 }

@@ -53,6 +53,13 @@ impl QueryPairs {
         Ok(flag)
     }
 
+    /// The same of a number.
+    pub(crate) fn take_number(&mut self, key: &str) -> Result<Option<u32>, ApiError> {
+        let number = self.number(key)?;
+        self.0.retain(|(k, _)| k != key);
+        Ok(number)
+    }
+
     /// The value of a key; empty when it is not there.
     pub(crate) fn text(&self, key: &str) -> &str {
         self.0

@@ -597,3 +597,58 @@ fn a_mail_server_needs_addresses_and_a_password_needs_encryption() {
         "#]],
     );
 }
+
+#[test]
+fn pages_without_tls_are_for_loopback_alone() {
+    let listen = |text: &str| {
+        let config = load(&format!(
+            "--- gpuctld.toml\ncluster = \"c\"\n[web]\n{text}\n"
+        ));
+        config.unwrap().web.unwrap().listen.map(|at| at.to_string())
+    };
+    assert_eq!(listen(""), None);
+    for good in ["127.0.0.1:7118", "127.8.0.1:1", "[::1]:7118"] {
+        assert_eq!(listen(&format!("listen = {good:?}")).as_deref(), Some(good));
+    }
+    assert_eq!(
+        load("--- gpuctld.toml\ncluster = \"c\"\n").unwrap().web,
+        None
+    );
+    for (wrong, want) in [
+        (
+            "0.0.0.0:7118",
+            expect![[r#"
+                error: listen = "0.0.0.0:7118" would show pages to the network without TLS
+                 --> gpuctld.toml:3:10
+                  |
+                3 | listen = "0.0.0.0:7118"
+                  |          ^^^^^^^^^^^^^^ over the network they are on the TLS port: leave listen out here, or say a loopback address, as "127.0.0.1:7118"
+            "#]],
+        ),
+        (
+            "localhost",
+            expect![[r#"
+                error: listen = "localhost" is not ADDRESS:PORT
+                 --> gpuctld.toml:3:10
+                  |
+                3 | listen = "localhost"
+                  |          ^^^^^^^^^^^ as "127.0.0.1:7118"
+            "#]],
+        ),
+        (
+            "127.0.0.1:0",
+            expect![[r#"
+                error: listen = "127.0.0.1:0" is not ADDRESS:PORT
+                 --> gpuctld.toml:3:10
+                  |
+                3 | listen = "127.0.0.1:0"
+                  |          ^^^^^^^^^^^^^ as "127.0.0.1:7118"
+            "#]],
+        ),
+    ] {
+        check(
+            &format!("--- gpuctld.toml\ncluster = \"c\"\n[web]\nlisten = {wrong:?}\n"),
+            want,
+        );
+    }
+}

@@ -37,10 +37,11 @@ const MAX_PAST_ROWS: usize = 5_000;
 pub(crate) async fn list(
     caller: Caller,
     Shared(site): Shared<ApiContext>,
-    pairs: QueryPairs,
+    mut pairs: QueryPairs,
 ) -> Result<Response, ApiError> {
+    let page = Page::take(&mut pairs)?;
     let query = job_query(pairs)?;
-    let listing = Listing::prepare(&query)?;
+    let listing = Listing::prepare(&query, page)?;
     let bare = query.bare;
     let state = site.core.view().await;
     let now = crate::core_thread::now();
@@ -56,7 +57,8 @@ pub(crate) async fn list(
             .map_err(|_| ApiError::unavailable("the listing could not be made"))??
     };
     let past_nodes = past_nodes(&site, &rows, now).await?;
-    let (columns, rows) = (rows.columns, rows.keys.into_iter());
+    let (columns, total) = (rows.columns, rows.total);
+    let rows = rows.keys.into_iter();
     let body = ListBody {
         state,
         now,
@@ -64,6 +66,7 @@ pub(crate) async fn list(
         rows,
         columns,
         bare,
+        total,
         past_nodes,
         begun: false,
         ended: false,
@@ -90,8 +93,35 @@ async fn past_nodes(
         .collect())
 }
 
+/// Which rows of a long listing are meant; where it is named, the answer says how many there are in all.
+#[derive(Clone, Copy)]
+struct Page {
+    offset: usize,
+    limit: Option<usize>,
+    /// By the time of submission, the newest first, instead of squeue's order.
+    newest: bool,
+}
+
+impl Page {
+    fn take(pairs: &mut QueryPairs) -> Result<Self, ApiError> {
+        Ok(Self {
+            offset: pairs.take_number("offset")?.unwrap_or(0) as usize,
+            limit: pairs.take_number("limit")?.map(|limit| limit as usize),
+            newest: pairs.take_flag("newest")?,
+        })
+    }
+
+    /// Its part of all rows, in order.
+    fn of<T>(self, mut rows: Vec<T>) -> Vec<T> {
+        rows.drain(..self.offset.min(rows.len()));
+        rows.truncate(self.limit.unwrap_or(usize::MAX));
+        rows
+    }
+}
+
 /// A checked question.
 struct Listing {
+    page: Page,
     filter: JobFilter,
     expand: bool,
     columns: Vec<&'static JobColumn>,
@@ -102,12 +132,15 @@ struct Rows {
     /// Jobs among them that hold nothing any more.
     past: Vec<JobId>,
     columns: Vec<&'static JobColumn>,
+    /// All that are meant, where a part was asked for.
+    total: Option<usize>,
 }
 
 impl Listing {
-    fn prepare(query: &JobQuery) -> Result<Self, ApiError> {
+    fn prepare(query: &JobQuery, page: Page) -> Result<Self, ApiError> {
         let columns = chosen(&COLUMNS, &words(&query.columns))?;
         Ok(Self {
+            page,
             filter: JobFilter::new(query)?,
             expand: query.expand,
             columns,
@@ -132,7 +165,12 @@ impl Listing {
         if self.expand {
             found = expanded(found)?;
         }
-        let past = found
+        let total = self.page.limit.map(|_| found.len());
+        let shown = self.page.of(match self.page.newest {
+            true => newest_first(found),
+            false => in_order(view, found),
+        });
+        let past = shown
             .iter()
             .filter(|row| row.is_past(view))
             .filter_map(|row| match row {
@@ -141,15 +179,16 @@ impl Listing {
             });
         let past = past.collect();
         Ok(Rows {
-            keys: in_order(view, found),
+            keys: shown.iter().map(Row::key).collect(),
             past,
             columns: self.columns,
+            total,
         })
     }
 }
 
 /// The order of squeue: partition by name, state, priority from high to low, then the time of submission.
-fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
+fn in_order<'s>(view: View, rows: Vec<Row<'s>>) -> Vec<Row<'s>> {
     let mut names: Vec<&str> = view
         .state
         .config
@@ -163,20 +202,25 @@ fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
         names.binary_search(&first).unwrap_or(names.len())
     };
     let mut keyed: Vec<_> = rows
-        .iter()
+        .into_iter()
         .map(|row| {
             let order = (
-                place(row),
+                place(&row),
                 state_order(row.state()),
                 Reverse(row.priority(view)),
                 row.submitted(),
                 row.id(),
             );
-            (order, row.key())
+            (order, row)
         })
         .collect();
-    keyed.sort(); // made of a few runs that are in order: the stable sort finds them
-    keyed.into_iter().map(|(_, key)| key).collect()
+    keyed.sort_by(|(one, _), (other, _)| one.cmp(other)); // made of a few runs that are in order: the stable sort finds them
+    keyed.into_iter().map(|(_, row)| row).collect()
+}
+
+fn newest_first(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_by_key(|row| (Reverse(row.submitted()), Reverse(row.id())));
+    rows
 }
 
 /// Waiting, running, ending, over.
@@ -193,6 +237,7 @@ struct ListBody {
     columns: Vec<&'static JobColumn>,
     /// Rows as lists.
     bare: bool,
+    total: Option<usize>,
     past_nodes: BTreeMap<JobId, String>,
     begun: bool,
     ended: bool,
@@ -213,7 +258,11 @@ impl ListBody {
         }
         while out.bytes.len() < PIECE_BYTES {
             let Some(key) = self.rows.next() else {
-                out.raw("]}\n");
+                out.raw("]");
+                if let Some(total) = self.total {
+                    out.raw(&format!(",\"total\":{total}"));
+                }
+                out.raw("}\n");
                 self.ended = true;
                 break;
             };

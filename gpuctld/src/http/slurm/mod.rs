@@ -140,10 +140,7 @@ async fn carry_out(
         command,
     } = question;
     let asked = RestRequest {
-        v1: V1 {
-            routes: slurm.v1.clone(),
-            peer,
-        },
+        v1: V1::new(slurm.v1.clone(), peer),
         cluster,
         version,
         command,

@@ -20,3 +20,4 @@ mod standing;
 mod submission;
 mod token;
 mod trace;
+mod web;

@@ -4,7 +4,10 @@ use crate::config::Config;
 use crate::config::LiveSettings;
 use crate::core_thread::now;
 use crate::core_thread::{Core, CoreHandle, CoreParts};
-use crate::http::{App, NodeAnswer, NodeLinks, Peer, StreamSource, admit_token, router};
+use crate::http::{
+    App, NodeAnswer, NodeLinks, Peer, StreamSource, WebDoor, admit_browser, admit_token, router,
+    web_router,
+};
 use crate::node_changes::NodeChanges;
 use crate::pki::Pki;
 use crate::planner;
@@ -234,6 +237,31 @@ impl Pool {
         let value = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
         (status, value)
+    }
+
+    /// A browser behind this door, with these headers: as the listener lets it in.
+    pub(super) async fn browse(
+        &self,
+        door: WebDoor,
+        headers: &[(&str, &str)],
+        method: &str,
+        path: &str,
+        form: &str,
+    ) -> axum::response::Response {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .extension(door);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(Body::from(form.to_owned())).unwrap();
+        let (sessions, names) = (&self.app.web, UserNames::default());
+        admit_browser(&self.core, sessions, &names, &mut request).await;
+        let (core, app) = (self.core.clone(), self.app.clone());
+        let pages = web_router(core, app, self.router.clone());
+        TowerToHyperService::new(pages).call(request).await.unwrap()
     }
 
     pub(super) async fn get(&self, peer: &Peer, path: &str) -> Value {

@@ -34,6 +34,9 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/licences", Scope::Read),
     (Method::GET, "/v1/reservations", Scope::Read),
     (Method::GET, "/v1/reservations/{name}", Scope::Read),
+    // A session has no more rights than the token that made its link.
+    (Method::POST, "/v1/web-links", Scope::Read),
+    (Method::POST, "/v1/web-sessions/end", Scope::Read),
     (Method::POST, "/v1/jobs", Scope::Submit),
     (Method::POST, "/v1/jobs/dry-run", Scope::Submit),
     (Method::POST, "/v1/jobs/hold", Scope::Submit),

@@ -6,6 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use crate::http::error::ApiError;
 use crate::http::peer::Peer;
+use crate::http::request_rate::{MOST, Rate, Rates, network};
 use crate::pki::Pki;
 use crate::user_names::{ClaimedUser, UserMatch, UserNames};
 use axum::http::header::AUTHORIZATION;
@@ -14,10 +15,8 @@ use gcore::ctl::{Actor, Command, State, TokenChange};
 use gmodel::user_token::{PREFIX, TokenText};
 use gmodel::{Timestamp, TokenId, UserToken};
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// Where Slurm's clients put a token.
 const SLURM_HEADER: HeaderName = HeaderName::from_static("x-slurm-user-token");
@@ -31,8 +30,6 @@ const OF_FAILURES: Rate = Rate {
     burst: 20.0,
     per_sec: 0.2,
 };
-/// Most addresses, and most tokens, that are remembered.
-const MOST: usize = 16_384;
 const DAY_MILLIS: i64 = 86_400_000;
 /// The one sentence for an unknown id and for a wrong secret.
 const UNKNOWN: &str = "this token is not known here. It may have been forgotten after its end, or be another cluster's; `gq token list` on the \
@@ -136,7 +133,7 @@ fn known(state: &State, text: &str) -> Result<Arc<UserToken>, String> {
 }
 
 /// Whether two hashes are equal, in a time that does not say where they differ.
-fn same(kept: &str, shown: &str) -> bool {
+pub(crate) fn same(kept: &str, shown: &str) -> bool {
     let pairs = shown.bytes().zip(kept.bytes().chain(std::iter::repeat(0)));
     let differ = pairs.fold(0, |differ, (a, b)| differ | (a ^ b));
     std::hint::black_box(differ) == 0 && kept.len() == shown.len()
@@ -226,55 +223,6 @@ impl TokenGate {
                 tracing::debug!("the use of a token was not noted: {error}");
             }
         });
-    }
-}
-
-/// A host may have any address of its /64.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(six) => match six.to_ipv4_mapped() {
-            Some(four) => four.into(),
-            None => {
-                let bits = six.to_bits() >> 64 << 64;
-                std::net::Ipv6Addr::from_bits(bits).into()
-            }
-        },
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Rate {
-    burst: f64,
-    per_sec: f64,
-}
-
-/// What each has left of its rate.
-#[derive(Debug)]
-struct Rates<K>(HashMap<K, (f64, Instant)>);
-
-impl<K> Default for Rates<K> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<K: Eq + Hash> Rates<K> {
-    fn take(&mut self, of: K, rate: Rate) -> bool {
-        let now = Instant::now();
-        if self.0.len() >= MOST && !self.0.contains_key(&of) {
-            let full_after = Duration::from_secs_f64(rate.burst / rate.per_sec);
-            self.0.retain(|_, (_, at)| now - *at < full_after);
-            if self.0.len() >= MOST {
-                self.0.clear();
-            }
-        }
-        let (left, at) = self.0.entry(of).or_insert((rate.burst, now));
-        let grown = (now - *at).as_secs_f64() * rate.per_sec;
-        (*left, *at) = ((*left + grown).min(rate.burst), now);
-        let may = *left >= 1.0;
-        *left -= f64::from(u8::from(may));
-        may
     }
 }
 

@@ -1,12 +1,12 @@
-//! `gq --why`: what stands in the way of a waiting job, a line each, and what would start it.
+//! `gq --why`: what stands in the way of a waiting job, a line each, and what would start it. The page of the controller shows the same lines.
 
-use gcli::local_time::TimeFormat;
-use gcli::printable::printable;
+use crate::local_time::TimeFormat;
+use crate::printable::printable;
 use gwire::api::{BlockerRow, StartInterval, WhyRow};
 use std::fmt::Write;
 
 /// Tasks of an array that are over, together: how they ended.
-pub(crate) fn ended(job: &WhyRow, times: &TimeFormat) -> String {
+pub fn ended(job: &WhyRow, times: &TimeFormat) -> String {
     let why = if job.end_text.is_empty() {
         String::new()
     } else {
@@ -20,7 +20,7 @@ pub(crate) fn ended(job: &WhyRow, times: &TimeFormat) -> String {
 }
 
 /// The answer for people. Instants in its sentences are in the machine's time zone.
-pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
+pub fn text(job: &WhyRow, times: &TimeFormat) -> String {
     let mut text = format!(
         "job {}: PENDING ({})\n",
         printable(&job.shown_id),
