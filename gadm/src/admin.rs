@@ -2,8 +2,8 @@
 
 use crate::policy::{account, document, partition, qos, quota, reservation, user};
 use crate::{
-    controller, export_trace, gpu, idle, import, job, node, pages, sandbox, share, slurm_names,
-    ssh_config, token, topology,
+    bill, controller, export_trace, gpu, idle, import, job, node, pages, sandbox, share,
+    slurm_names, ssh_config, token, topology,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::pages::ManPage;
@@ -25,6 +25,8 @@ Examples:
   gadm user add ada account=vision default=yes
   gadm quota list
   gadm share -u ada
+  gadm bill close 2026-10
+  gadm bill correct --account vision --amount -12.50 --reason 'node7 was slow'
   gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
   gadm reservation add cooling start=2027-03-01T06:00 duration=8:00:00 nodes=ALL flags=MAINT
   gadm reload --dry-run
@@ -71,6 +73,9 @@ enum AdminCommand {
     /// What accounts are guaranteed, may hold and lend: set, list, show
     #[command(subcommand)]
     Quota(quota::QuotaAct),
+    /// Bills of months: close, correct
+    #[command(subcommand)]
+    Bill(bill::BillAct),
     /// Qualities of service: add, set, del, list, show
     #[command(subcommand)]
     Qos(qos::QosAct),
@@ -151,6 +156,7 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Account(act) => account::run(&mut client()?, act),
         AdminCommand::User(act) => user::run(&mut client()?, act),
         AdminCommand::Quota(act) => quota::run(&mut client()?, act),
+        AdminCommand::Bill(act) => bill::run(&mut client()?, act),
         AdminCommand::Partition(act) => partition::run(&mut client()?, act),
         AdminCommand::Qos(act) => qos::run(&mut client()?, act),
         AdminCommand::Reservation(act) => reservation::run(&mut client()?, act),

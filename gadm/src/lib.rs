@@ -3,6 +3,7 @@
 //! Each noun has its module; `admin` reads the command line. Decides nothing: the controller does.
 
 pub mod admin;
+mod bill;
 pub mod controller;
 mod export_trace;
 mod gpu;

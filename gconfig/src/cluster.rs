@@ -12,7 +12,7 @@ use gmodel::job_output::{JobOutput, MAX_BYTES, OutputPlace};
 use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 52] = [
+pub const KEYS: [&str; 54] = [
     "cluster",
     "state_dir",
     "socket",
@@ -62,6 +62,8 @@ pub const KEYS: [&str; 52] = [
     "preempt",
     "licences",
     "price",
+    "charging",
+    "currency",
     "account",
     "qos",
     "reservation",

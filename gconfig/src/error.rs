@@ -97,6 +97,8 @@ pub struct Errors {
     files: usize,
     /// What dates without a zone are read in, from the main file on; `None`: as `local` has them.
     pub zone: Option<Arc<gmodel::TimeZone>>,
+    /// Prices that were used, which no file changes any more; and the present.
+    pub used_prices: Option<(gmodel::billing::UsedPrices, Timestamp)>,
     /// Reads a date and time without a zone where no key names one; UTC by default.
     pub(crate) local: Local,
 }

@@ -14,6 +14,7 @@ pub mod partition;
 pub mod policy;
 pub mod policy_check;
 pub mod policy_text;
+mod price;
 mod record;
 pub mod scheduling;
 pub mod section;

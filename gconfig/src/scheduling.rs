@@ -7,8 +7,7 @@ use crate::section::Section;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::licence;
 use gmodel::policy::{
-    Backfill, FairShare, JobOrder, Placement, PreemptConfig, Price, PriorityWeights,
-    SchedulerConfig,
+    Backfill, FairShare, JobOrder, Placement, PreemptConfig, PriorityWeights, SchedulerConfig,
 };
 use std::collections::BTreeMap;
 
@@ -31,7 +30,6 @@ const PREEMPT_KEYS: [&str; 4] = [
     "default_checkpoint",
     "max_grace",
 ];
-const PRICE_KEYS: [&str; 3] = ["gpu_type", "from", "per_gpu_hour"];
 
 /// Words of `order`.
 pub const ORDERS: [(&str, JobOrder); 3] = [
@@ -55,7 +53,7 @@ pub fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
         fair_share: fair_share(main, errors),
         preempt: preempt(main, errors),
         licences: licences(main, errors),
-        prices: prices(main, errors),
+        money: crate::price::read(main, errors),
         ..default
     };
     let Some(table) = main.table("scheduler", errors) else {
@@ -216,37 +214,4 @@ fn licences(main: &Section, errors: &mut Errors) -> BTreeMap<String, u32> {
         }
     }
     counts
-}
-
-/// `[[price]]`: by type, each list in the order of its dates.
-fn prices(main: &Section, errors: &mut Errors) -> BTreeMap<String, Vec<Price>> {
-    let mut prices: BTreeMap<String, Vec<Price>> = BTreeMap::new();
-    for (table, span) in main.listed_tables("price", errors) {
-        let section = Section::open(main.source, table, &PRICE_KEYS, "[[price]]", errors);
-        for key in PRICE_KEYS.iter().filter(|key| !section.has(key)) {
-            errors.add(
-                main.source,
-                span.clone(),
-                format!("[[price]] has no {key}"),
-                "gpu_type, from and per_gpu_hour are needed",
-            );
-        }
-        let gpu_type = section.gpu_type("gpu_type", errors);
-        let from = section.moment("from", errors);
-        let milli = section.milli("per_gpu_hour", 0..=1_000_000_000_000, errors);
-        let (Some(gpu_type), Some(from), Some(per_gpu_hour_milli)) = (gpu_type, from, milli) else {
-            continue;
-        };
-        let list = prices.entry(gpu_type.clone()).or_default();
-        if list.iter().any(|price| price.from == from) {
-            let text = format!("two prices of {gpu_type} begin at the same time");
-            errors.add(main.source, section.span("from"), text, "keep one of them");
-        }
-        list.push(Price {
-            from,
-            per_gpu_hour_milli,
-        });
-        list.sort_by_key(|price| price.from);
-    }
-    prices
 }

@@ -317,15 +317,7 @@ impl<'a> Section<'a> {
         bounds: RangeInclusive<u64>,
         errors: &mut Errors,
     ) -> Option<u64> {
-        let inner = value.get_ref();
-        let text = match (inner.as_integer(), inner.as_float()) {
-            (Some(integer), _) if integer.radix() == 10 => integer.as_str().replace('_', ""),
-            (_, Some(float)) => float.as_str().replace('_', ""),
-            _ => {
-                self.wrong_type(value, key, "a number without quotes", errors);
-                return None;
-            }
-        };
+        let text = self.number_text(key, value, errors)?;
         let Some(milli) = read_milli(&text) else {
             let hint = "write digits with at most three behind the point, as 16 or 0.125";
             errors.add(
@@ -351,6 +343,39 @@ impl<'a> Section<'a> {
             hint,
         );
         None
+    }
+
+    fn number_text(
+        &self,
+        key: &str,
+        value: &Spanned<DeValue>,
+        errors: &mut Errors,
+    ) -> Option<String> {
+        let inner = value.get_ref();
+        match (inner.as_integer(), inner.as_float()) {
+            (Some(integer), _) if integer.radix() == 10 => Some(integer.as_str().replace('_', "")),
+            (_, Some(float)) => Some(float.as_str().replace('_', "")),
+            _ => {
+                self.wrong_type(value, key, "a number without quotes", errors);
+                None
+            }
+        }
+    }
+
+    /// Money: a number with up to six decimals, in millionths; `most` in whole units.
+    pub fn micro(&self, key: &str, most: u64, errors: &mut Errors) -> Option<u64> {
+        let value = self.value(key)?;
+        let text = self.number_text(key, value, errors)?;
+        let micro = read_decimal(&text, 6).filter(|micro| *micro <= most * 1_000_000);
+        if micro.is_none() {
+            errors.add(
+                self.source,
+                value.span(),
+                format!("{key} = {text} is no such number"),
+                format!("0 to {most}, with at most six digits behind the point"),
+            );
+        }
+        micro
     }
 
     /// GPUs: a number for all types together, or a table of numbers by type, in which `gpu` is all types.
@@ -685,16 +710,27 @@ impl<'a> Section<'a> {
 
 /// Thousandths of a decimal number that is not negative and has at most three digits behind its point.
 fn read_milli(text: &str) -> Option<u64> {
+    read_decimal(text, 3)
+}
+
+/// A number with up to so many decimals, in units of the last.
+fn read_decimal(text: &str, places: usize) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(part) || part.trim_end_matches('0').len() > 3 {
+    if whole.is_empty()
+        || !digits(whole)
+        || !digits(part)
+        || part.trim_end_matches('0').len() > places
+    {
         return None;
     }
-    let part: u64 = format!("{:0<3}", part.trim_end_matches('0')).parse().ok()?;
+    let part: u64 = format!("{:0<places$}", part.trim_end_matches('0'))
+        .parse()
+        .ok()?;
     whole
         .parse::<u64>()
         .ok()?
-        .checked_mul(1000)?
+        .checked_mul(10u64.pow(places as u32))?
         .checked_add(part)
 }
 

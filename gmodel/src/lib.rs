@@ -4,6 +4,7 @@
 
 pub mod array_spec;
 pub mod begin_time;
+pub mod billing;
 pub mod binding;
 pub mod blob_id;
 pub mod byte_text;
@@ -39,6 +40,7 @@ pub mod launch_order;
 pub mod licence;
 pub mod mail;
 pub mod mig;
+pub mod month;
 pub mod node;
 pub mod node_login;
 pub mod option_table;
@@ -81,6 +83,7 @@ pub use ids::{Fence, JobId, NodeId, NodeLife, RunId, Seq, TokenId};
 pub use job::{CommonSpec, JobSpec, JobState, Request, UserRef};
 pub use job_key::JobChange;
 pub use job_part::JobPart;
+pub use month::Month;
 pub use policy::Policy;
 pub use reason::{Reason, ReasonCode};
 pub use refusal_kind::RefusalKind;

@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod limits;
+pub mod price;
 pub mod qos;
 pub mod reservation;
 pub mod scheduler_config;
@@ -17,11 +18,11 @@ pub use account::{
     ROOT_ACCOUNT,
 };
 pub use limits::{JobLimits, Limits};
+pub use price::{Price, PriceBook, money_micro, money_text};
 pub use qos::{PreemptMode, Qos};
 pub use reservation::{Repeat, Reservation, ReservedPart, reserved_for};
 pub use scheduler_config::{
-    Backfill, FairShare, JobOrder, Placement, PreemptConfig, Price, PriorityWeights,
-    SchedulerConfig,
+    Backfill, FairShare, JobOrder, Placement, PreemptConfig, PriorityWeights, SchedulerConfig,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

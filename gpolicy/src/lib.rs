@@ -3,6 +3,7 @@
 //! Core and scheduler share it. Pure: no clock, no I/O. Starts and ends no run.
 
 pub mod account_tree;
+pub mod bill;
 pub mod budget;
 pub mod fair_tree;
 pub mod feasibility;

@@ -18,7 +18,7 @@ use crate::histogram::Histogram;
 use crate::launch_texts;
 use crate::store::Blob;
 use crate::store::reader::Reader;
-use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, Reply, State, Target};
+use gcore::ctl::{Actor, BillChange, Command, Input, NodeReport, Refusal, Reply, State, Target};
 use gmodel::config::ClusterConfig;
 use gmodel::dependency::{Dependency, DependencyKind, DependencyTerm, JobRef, MAX_CONDITIONS};
 use gmodel::{BlobId, JobSpec, NodeId};
@@ -141,6 +141,25 @@ impl CoreHandle {
         let command = submit_command(spec, others, client_key);
         let command = self.knowing_the_past(command).await?;
         self.ask(Input::Command { actor, command }, blobs).await
+    }
+
+    /// Closes a month: its bill is written in the transaction of the close.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn close_bill(
+        &self,
+        actor: Actor,
+        mut change: BillChange,
+        text: Vec<u8>,
+    ) -> Result<Reply, Refusal> {
+        let blob = make_blob(text).await;
+        if let BillChange::Close { bill, .. } = &mut change {
+            *bill = blob.id();
+        }
+        let command = Command::Bill { change };
+        self.ask(Input::Command { actor, command }, vec![blob])
+            .await
     }
 
     /// With what the database knows of the jobs that the command depends on and that may have left the memory.

@@ -2,6 +2,7 @@
 
 mod live;
 
+use crate::bill::{self, BillArgs};
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::run_column::{self, RunColumn};
@@ -36,6 +37,7 @@ Examples:
   gacct --live -j 17             what its steps use by now
   gacct efficiency --by user     what was used of what was held, since the first of the month
   gacct report --by account,user --from 2026-11-01
+  gacct bill --account vision --month 2026-11
 
 Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the columns.";
 
@@ -190,6 +192,8 @@ struct AccountingArgs {
 enum AccountingCommand {
     /// GPU-hours held and used, CPU-hours, energy, and jobs that began to run, by group
     Report(ReportArgs),
+    /// What accounts owe for a month, and of what
+    Bill(BillArgs),
     /// What jobs made of the CPUs, memory and GPUs they held
     Efficiency(EfficiencyArgs),
 }
@@ -254,6 +258,9 @@ fn run(words: impl IntoIterator<Item = OsString>, program: Program) -> Outcome {
     match &args.sub {
         Some(AccountingCommand::Report(report)) => {
             return usage_report::run(&mut gcli::connect("gacct")?, report, now);
+        }
+        Some(AccountingCommand::Bill(asked)) => {
+            return bill::run(&mut gcli::connect("gacct")?, asked);
         }
         Some(AccountingCommand::Efficiency(asked)) => {
             return efficiency::run(&mut gcli::connect("gacct")?, asked, now);

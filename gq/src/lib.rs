@@ -3,6 +3,7 @@
 //! Each formats what the REST API answers; none of them decides anything about jobs or nodes.
 
 pub mod accounting;
+mod bill;
 pub mod cancel;
 mod difference_listing;
 pub mod efficiency;

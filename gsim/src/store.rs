@@ -5,6 +5,7 @@
 
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{Event, Rows};
+use gmodel::billing::Billing;
 use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp, TokenId, UserToken};
 use gpolicy::usage::UsageBook;
 use serde::Serialize;
@@ -23,6 +24,7 @@ pub struct Store {
     nodes: BTreeMap<NodeId, Document>,
     tokens: BTreeMap<String, Document>,
     user_tokens: Arc<BTreeMap<TokenId, Arc<UserToken>>>,
+    billing: Arc<Billing>,
     policy: Document,
     /// By account and user.
     usage: BTreeMap<(String, String), Document>,
@@ -122,6 +124,7 @@ impl Store {
                 .collect();
         }
         self.user_tokens = state.tokens.users.clone();
+        self.billing = state.billing.clone();
         self.incarnation = state.incarnation;
         self.seq = state.seq;
         self.next_job = state.next_job;
@@ -182,6 +185,7 @@ impl Store {
                 .values()
                 .map(|one| (**one).clone())
                 .collect(),
+            billing: (*self.billing).clone(),
             policy: if self.policy.is_empty() {
                 Policy::default()
             } else {

@@ -61,6 +61,7 @@
 //! | `GET /metrics` | -> Prometheus text |
 
 mod allocation;
+mod bill;
 mod events;
 mod gpus;
 mod idle;
@@ -73,6 +74,7 @@ mod trace;
 mod web;
 
 pub use allocation::*;
+pub use bill::*;
 pub use events::*;
 pub use gpus::*;
 pub use idle::*;

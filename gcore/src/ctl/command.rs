@@ -15,8 +15,8 @@ use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
 use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareRequest};
 use gmodel::{
-    ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp, TokenId,
-    UserToken,
+    BlobId, ExitCode, Fence, JobId, JobSpec, Month, NodeId, NodeLife, RefusalKind, RunId,
+    Timestamp, TokenId, UserToken,
 };
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
@@ -255,6 +255,10 @@ pub enum Command {
     Token {
         change: TokenChange,
     },
+    /// By operators: a month is closed, or a line added.
+    Bill {
+        change: BillChange,
+    },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
     Join {
         token_hash: String,
@@ -277,6 +281,26 @@ pub enum Command {
         incarnation: u64,
         #[serde(default)]
         next_job: u64,
+    },
+}
+
+/// What becomes of bills.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BillChange {
+    /// The bill comes along as a blob.
+    Close {
+        month: Month,
+        bill: BlobId,
+        lines: u32,
+        total_micro: i64,
+        /// How many corrections it has.
+        corrections: u32,
+    },
+    Correct {
+        account: String,
+        amount_micro: i64,
+        reason: String,
     },
 }
 

@@ -6,7 +6,7 @@ use crate::ctl::job::{cancel, dependency, hold, requeue, submit, update};
 use crate::ctl::run::{class, idle, parts, placement, suspend};
 use crate::ctl::state::State;
 use crate::ctl::tx::Tx;
-use crate::ctl::{gpu, node, policy, run, token, wake};
+use crate::ctl::{bill, gpu, node, policy, run, token, wake};
 use gmodel::Timestamp;
 use gmodel::config::ClusterConfig;
 use std::sync::Arc;
@@ -132,6 +132,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::GpuForget { uuid } => gpu::missing::forget(tx, actor, &uuid),
         Command::MintToken { token } => node::join::mint(tx, actor, token),
         Command::Token { change } => token::change(tx, actor, change),
+        Command::Bill { change } => bill::change(tx, actor, change),
         Command::Policy { change } => policy::edit::change(tx, actor, change),
         Command::Join { token_hash, name } => node::join::join(tx, &token_hash, &name),
         Command::Restore {

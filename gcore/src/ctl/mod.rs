@@ -7,6 +7,7 @@
 //! ```
 
 mod apply;
+mod bill;
 mod check;
 pub mod command;
 mod desired;
@@ -29,8 +30,8 @@ mod wake;
 pub use apply::apply;
 pub use check::check;
 pub use command::{
-    Actor, AllocationEnd, CancelSignal, Command, Input, NodeReport, ProgramAsk, Refusal,
-    RefusalCode, Reply, StartedStep, StepAsk, StepNode, StepPart, Target, TargetResult,
+    Actor, AllocationEnd, BillChange, CancelSignal, Command, Input, NodeReport, ProgramAsk,
+    Refusal, RefusalCode, Reply, StartedStep, StepAsk, StepNode, StepPart, Target, TargetResult,
     TokenChange,
 };
 pub use desired::desired;

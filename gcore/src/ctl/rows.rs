@@ -9,6 +9,7 @@ use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
 use crate::ctl::state::{
     AdoptionWindow, Array, AutomaticRemovals, Job, JoinToken, Node, Run, State,
 };
+use gmodel::billing::Billing;
 use gmodel::{NodeId, Policy, Seq, Timestamp, UserToken};
 use gpolicy::usage::UsageBook;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub struct Rows {
     pub tokens: Vec<JoinToken>,
     #[serde(default)]
     pub user_tokens: Vec<UserToken>,
+    #[serde(default)]
+    pub billing: Billing,
     pub policy: Policy,
     #[serde(with = "usage_entries")]
     pub usage: UsageBook,
@@ -58,6 +61,7 @@ impl State {
                 .values()
                 .map(|one| (**one).clone())
                 .collect(),
+            billing: (*self.billing).clone(),
             policy: self.own_policy.clone(),
             usage: (*self.usage).clone(),
             automatic_drains: self.automatic.drains.clone(),
@@ -75,6 +79,7 @@ impl State {
             adoption: rows.adoption,
             policy: Arc::new(rows.policy.clone()),
             own_policy: rows.policy,
+            billing: Arc::new(rows.billing),
             usage: Arc::new(rows.usage),
             automatic: AutomaticRemovals {
                 drains: rows.automatic_drains,

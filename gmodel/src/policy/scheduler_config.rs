@@ -1,7 +1,7 @@
 //! How the scheduler works: order, backfill, placement, priority, fair share, preemption, prices. `[scheduler]` and its neighbours in TOML.
 
 use crate::checkpoint::CheckpointSpec;
-use crate::time::Timestamp;
+use crate::policy::price::PriceBook;
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub struct SchedulerConfig {
     pub preempt: PreemptConfig,
     /// Licences of the cluster by name, and how many there are.
     pub licences: BTreeMap<String, u32>,
-    /// By GPU type, each list by date.
-    pub prices: BTreeMap<String, Vec<Price>>,
+    /// What things cost.
+    pub money: PriceBook,
     pub topology: Topology,
     /// Jobs may be started again to open room for larger ones.
     pub consolidate: bool,
@@ -161,23 +161,4 @@ impl Default for PreemptConfig {
             max_grace_secs: 1_800,
         }
     }
-}
-
-impl SchedulerConfig {
-    /// What a GPU of a type costs at a time.
-    pub fn price_at(&self, gpu_type: &str, at: Timestamp) -> Option<&Price> {
-        self.prices
-            .get(gpu_type)?
-            .iter()
-            .rev()
-            .find(|price| price.from <= at)
-    }
-}
-
-/// Price of a GPU-hour from a day on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Price {
-    pub from: Timestamp,
-    /// Thousandths of the site's currency.
-    pub per_gpu_hour_milli: u64,
 }

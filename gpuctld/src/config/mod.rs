@@ -23,6 +23,7 @@ use gconfig::error::{Errors, Source};
 use gconfig::policy::Records;
 use gconfig::{partition, policy, policy_check, topology};
 use gmodel::Timestamp;
+use gmodel::billing::UsedPrices;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::Policy;
 use std::fs::File;
@@ -39,7 +40,19 @@ impl Config {
     /// # Errors
     /// All mistakes of all files, in the order of the files and of the text.
     pub fn load(path: &Path) -> Result<Self, Vec<ConfigError>> {
+        Self::load_after(path, None)
+    }
+
+    /// As [`Self::load`]; prices that were used are not rewritten.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_after(
+        path: &Path,
+        used_prices: Option<(UsedPrices, Timestamp)>,
+    ) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Errors::with_local(machine_time);
+        errors.used_prices = used_prices;
         let Some(main) = read_source(path, &mut errors) else {
             return Err(errors.into_sorted());
         };

@@ -262,10 +262,8 @@ impl Core {
             None => self.handle(input, batch),
         };
         match &result {
-            Ok(Reply::Submitted {
-                repeated: false, ..
-            }) => batch.blobs.extend(blobs),
-            Ok(_) => {}
+            Ok(Reply::Submitted { repeated: true, .. }) => {}
+            Ok(_) => batch.blobs.extend(blobs),
             Err(_) => {
                 self.shared.stats.refusals.fetch_add(1, Relaxed);
             }

@@ -4,7 +4,7 @@
 
 use crate::attendance::Attendance;
 use crate::config::{Config, ConfigError, LiveSettings};
-use crate::core_thread::CoreHandle;
+use crate::core_thread::{CoreHandle, now};
 use crate::event_feed::EventFeed;
 use crate::forecaster::Forecaster;
 use crate::group_members::GroupMembers;
@@ -156,7 +156,7 @@ impl App {
     /// # Errors
     /// All mistakes of the files as text, or the core's refusal.
     pub async fn reload(&self, core: &CoreHandle) -> Result<Vec<String>, ApiError> {
-        let new = self.read_config().await?;
+        let new = self.read_config(core).await?;
         let old = self.config();
         let restart = Config::restart_needed(&old, &new);
         let merged = Arc::new(Config::reloaded(&old, &new));
@@ -185,9 +185,11 @@ impl App {
     ///
     /// # Errors
     /// All mistakes of the files as text.
-    pub(crate) async fn read_config(&self) -> Result<Config, ApiError> {
+    pub(crate) async fn read_config(&self, core: &CoreHandle) -> Result<Config, ApiError> {
         let path = self.config_path.clone();
-        let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+        let used = core.view().await.billing.used.clone();
+        let used = (!used.is_empty()).then(|| (used, now()));
+        let read = tokio::task::spawn_blocking(move || Config::load_after(&path, used)).await;
         let read = read.map_err(|_| {
             ApiError::unavailable("reading the configuration failed; this is a bug")
         })?;

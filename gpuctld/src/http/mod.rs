@@ -6,6 +6,7 @@
 mod accounting;
 mod admin;
 mod app;
+mod bill;
 mod error;
 mod event;
 mod existence;
@@ -102,6 +103,11 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/runs", get(accounting::runs::runs))
         .route("/v1/idle", get(accounting::idle::report))
         .route("/v1/report", get(accounting::report::report))
+        .route("/v1/bill", get(bill::bill))
+        .route("/v1/bill/runs", get(bill::runs))
+        .route("/v1/bill/prices", get(bill::prices))
+        .route("/v1/bill/close", post(bill::change::close))
+        .route("/v1/bill/correct", post(bill::change::correct))
         .route("/v1/utilization", get(accounting::utilization::utilization))
         .route("/v1/node-events", get(accounting::utilization::node_events))
         .route("/v1/policy-events", get(policy::history::events))

@@ -81,6 +81,7 @@ fn operators_act(path: &str) -> Option<String> {
         "reservations" => "editing reservations".to_owned(),
         "partitions" => "editing partitions".to_owned(),
         "policy" => "import of a policy".to_owned(),
+        "bill" => format!("bill {act}"),
         _ => return None,
     })
 }

@@ -6,6 +6,7 @@ use super::spec_ids::SpecIds;
 use gcore::ctl::RecentSpecs;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{KEPT_FINISHED, Rows};
+use gmodel::billing::Billing;
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp, UserToken};
 use gpolicy::usage::{UsageBook, UsageEntry};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
@@ -110,10 +111,8 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
     let user_tokens: Vec<UserToken> = each(db, "SELECT doc FROM user_tokens", |row| {
         document(row, 0, "user's token")
     })?;
-    let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| {
-        document(row, 0, "policy")
-    })?;
-    let policy = policy.into_iter().next().unwrap_or_default();
+    let policy: Policy = only(db, "SELECT doc FROM policy", "policy")?;
+    let billing: Billing = only(db, "SELECT doc FROM billing", "bills")?;
     let usage = load_usage(db)?;
     let rows = Rows {
         jobs,
@@ -122,6 +121,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         nodes,
         tokens,
         user_tokens,
+        billing,
         policy,
         usage,
         automatic_drains: load_automatic_drains(db)?,
@@ -132,6 +132,16 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadE
         state: State::from_rows(rows),
         specs: requests.ids,
     })
+}
+
+/// The one document of a table; a new cluster has none.
+fn only<T: DeserializeOwned + Default>(
+    db: &Connection,
+    sql: &str,
+    what: &'static str,
+) -> Result<T, LoadError> {
+    let found: Vec<T> = each(db, sql, |row| document(row, 0, what))?;
+    Ok(found.into_iter().next().unwrap_or_default())
 }
 
 /// What accounts and users have used.

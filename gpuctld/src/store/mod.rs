@@ -11,6 +11,7 @@ pub mod forecasts;
 mod gpu_checks;
 mod gpu_history;
 mod gpu_use;
+mod granted_gpus;
 mod high_water;
 mod load;
 pub mod maintenance;
@@ -32,6 +33,8 @@ pub use blob::Blob;
 pub use error::{ReadError, WriteError};
 pub use open::{DATABASE, OpenError};
 pub use past_jobs::{Arrival, PastJobs};
+#[cfg(test)]
+pub(crate) use retention::{RetentionDays, prune};
 pub use write::Batch;
 
 use gcore::ctl::State;

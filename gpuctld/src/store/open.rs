@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Schema this release writes; migrations lead to it from every older one.
-pub const SCHEMA: u32 = 6;
+pub const SCHEMA: u32 = 7;
 /// File name of the database in the state directory.
 pub const DATABASE: &str = "gpupool.db";
 const LOCK: &str = "lock";
@@ -27,6 +27,7 @@ const MIGRATIONS: [&str; SCHEMA as usize] = [
     include_str!("migrations/0004.sql"),
     include_str!("migrations/0005.sql"),
     include_str!("migrations/0006.sql"),
+    include_str!("migrations/0007.sql"),
 ];
 /// Another connection (pruning, a checkpoint) holds the write lock for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -3,6 +3,7 @@
 //! Owns a few read-only connections; never writes, never sees the core's state.
 
 mod accounting;
+mod bill;
 mod cancelled_tasks;
 mod capacity;
 mod event_pages;
@@ -20,6 +21,7 @@ mod stored;
 mod trace;
 
 pub use accounting::FoundRuns;
+pub use bill::{BillQuestion, CarriedRun, StoredBill};
 pub use capacity::{Capacity, NodeNow};
 pub use event_pages::{ArrayFacts, EventBounds, EventLookup, JobFacts, StoredEvent};
 pub use history::{History, HistoryLine};
@@ -38,6 +40,7 @@ use super::open::open_reader;
 use gcore::ctl::{Array, ForgottenJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, Timestamp};
+use gpolicy::bill::{BillLine, Tariff};
 use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -347,10 +350,35 @@ impl Reader {
         from: Timestamp,
         to: Timestamp,
         now: Timestamp,
-        prices: report::Prices,
+        prices: gmodel::policy::price::Prices,
     ) -> Result<Vec<ReportRow>, ReadError> {
         self.ask(move |db| report::report(db, &by, from, to, now, &prices))
             .await
+    }
+
+    /// The lines of a month's bill, and the runs that go on over its end.
+    ///
+    /// # Errors
+    /// The database does not answer, or the runs are no longer kept.
+    pub async fn bill(
+        &self,
+        question: BillQuestion,
+        tariff: Arc<Tariff>,
+    ) -> Result<(Vec<BillLine>, Vec<CarriedRun>), ReadError> {
+        self.ask(move |db| bill::lines(db, &question, &tariff))
+            .await
+    }
+
+    /// The runs of a bill as CSV, of users and accounts that `seen` says yes to.
+    ///
+    /// # Errors
+    /// As [`Self::bill`].
+    pub async fn billed_runs(
+        &self,
+        question: BillQuestion,
+        seen: impl Fn(&str, &str) -> bool + Send + 'static,
+    ) -> Result<String, ReadError> {
+        self.ask(move |db| bill::export(db, &question, seen)).await
     }
 
     /// What the cluster had between `from` and `to`, which is not after now.

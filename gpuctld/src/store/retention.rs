@@ -63,7 +63,8 @@ fn prune_blobs(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
             UNION SELECT script FROM jobs WHERE live = 1 AND script IS NOT NULL
             UNION SELECT script FROM arrays WHERE live = 1 AND script IS NOT NULL
             UNION SELECT environment FROM specs WHERE environment IS NOT NULL AND id IN (
-                SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1))
+                SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1)
+            UNION SELECT bill FROM bill_months)
         LIMIT ?2)";
     in_steps(db, BLOBS, before_day)
 }

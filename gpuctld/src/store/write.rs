@@ -4,11 +4,13 @@
 use super::blob::{Blob, RecentBlobs};
 use super::documents::{ArrayDocument, JobDocument, common_part};
 use super::error::WriteFailure;
+use super::granted_gpus::GrantedGpus;
 use super::number::whole;
 use super::spec_ids::SpecIds;
 use super::{gpu_checks, gpu_history, gpu_use, usage_sums};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
+use gmodel::billing::Billing;
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{ExitCode, JobId, JobSpec, NodeId, RunClass, RunId, Timestamp, TokenId, UserToken};
@@ -42,6 +44,7 @@ pub struct Writer {
     /// As of the last commit, to see which rows changed.
     usage: Arc<UsageBook>,
     user_tokens: TokenRecords,
+    billing: Arc<Billing>,
 }
 
 type TokenRecords = Arc<BTreeMap<TokenId, Arc<UserToken>>>;
@@ -56,6 +59,7 @@ impl Writer {
             blobs: RecentBlobs::default(),
             usage: state.usage.clone(),
             user_tokens: state.tokens.users.clone(),
+            billing: state.billing.clone(),
         }
     }
 
@@ -65,11 +69,12 @@ impl Writer {
     /// Nothing of the batch is durable.
     pub fn write(&mut self, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
         let (usage, user_tokens) = (self.usage.clone(), self.user_tokens.clone());
+        let billing = self.billing.clone();
         self.commit(state, batch).inspect_err(|_| {
             // What was noted as written is not. SQLite may have rolled back by itself.
             let _ = self.db.is_autocommit() || self.db.execute_batch("ROLLBACK").is_ok();
             self.blobs = RecentBlobs::default();
-            (self.usage, self.user_tokens) = (usage, user_tokens);
+            (self.usage, self.user_tokens, self.billing) = (usage, user_tokens, billing);
         })
     }
 
@@ -121,6 +126,7 @@ impl Writer {
         }
         self.write_usage(state)?;
         self.write_user_tokens(state)?;
+        self.write_billing(state)?;
         write_meta(&self.db, state)?;
         self.db.prepare_cached("COMMIT")?.execute([])?;
         let mut changed = changed_nodes(&mut self.generations, state);
@@ -280,6 +286,26 @@ impl Writer {
             }
         }
         self.user_tokens = state.tokens.users.clone();
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn write_billing(&mut self, state: &State) -> Result<()> {
+        if Arc::ptr_eq(&self.billing, &state.billing) {
+            return Ok(());
+        }
+        self.db
+            .prepare_cached("INSERT OR REPLACE INTO billing (one, doc) VALUES (1, ?1)")?
+            .execute([serde_json::to_vec(&*state.billing)?])?;
+        for (month, closed) in &state.billing.closed {
+            if !self.billing.closed.contains_key(month) {
+                self.db
+                    .prepare_cached("INSERT INTO bill_months (month, bill) VALUES (?1, ?2)")?
+                    .execute(params![month.to_string(), closed.bill.sha()])?;
+            }
+        }
+        self.billing = state.billing.clone();
         Ok(())
     }
 }
@@ -454,29 +480,15 @@ fn insert_run(
         at,
     } = placed;
     let partition = partition.as_ref().unwrap_or(&spec.partition);
-    let mut gpus = BTreeMap::<&str, u64>::new();
-    let mut names = Vec::with_capacity(allocation.len());
-    let mut uuids = Vec::new();
-    for share in allocation {
-        let Some(node) = state.nodes.get(share.node) else {
-            continue;
-        }; // removed in this very batch
-        names.push(node.name.as_str());
-        for grant in &share.gpus.0 {
-            let known = node.gpus.get(usize::from(grant.slot.0));
-            let gpu_type = known.map_or("", |gpu| gpu.info.gpu_type.as_str());
-            *gpus.entry(gpu_type).or_default() += u64::from(grant.part.milli());
-            uuids.extend(known.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid)));
-        }
-    }
+    let held = GrantedGpus::of(state, allocation);
     let sum =
         |of: fn(&NodeShare) -> u64| whole(allocation.iter().map(of).fold(0, u64::saturating_add));
     let cpus = sum(|share| u64::from(share.cpus));
     let mem_bytes = sum(|share| share.mem_bytes);
     db.prepare_cached(
         "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms,
-            cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes, gpu_uuids)
-         VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0,?15)",
+            cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes, gpu_uuids, gpu_parts)
+         VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0,?15,?16)",
     )?
     .execute(params![
         whole(id.job.0),
@@ -490,10 +502,11 @@ fn insert_run(
         at.0,
         cpus,
         mem_bytes,
-        serde_json::to_string(&gpus)?,
+        serde_json::to_string(&held.by_type)?,
         allocation.len(),
-        gmodel::hostlist::compress(names),
-        (!uuids.is_empty()).then(|| serde_json::to_string(&uuids)).transpose()?,
+        gmodel::hostlist::compress(held.nodes.iter().copied()),
+        held.uuids_text()?,
+        held.parts_text()?,
     ])?;
     Ok(())
 }

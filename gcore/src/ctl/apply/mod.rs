@@ -2,6 +2,7 @@
 //!
 //! An event that names an unknown record is a fault of `handle`, not bad input: it stops the process.
 
+mod bill;
 mod gpus;
 mod idle;
 pub(crate) mod index;
@@ -294,6 +295,9 @@ pub fn apply(state: &mut State, event: &Event) {
         | Event::TokenRevoked { .. }
         | Event::TokensUsed { .. }
         | Event::TokensForgotten { .. } => tokens::apply(state, event),
+        Event::BillClosed { .. } | Event::BillCorrected { .. } | Event::PricesUsed { .. } => {
+            bill::apply(state, event)
+        }
         Event::PolicyChanged { change, at, .. } => {
             let before = state.policy.reservations.clone();
             policy::changed(state, change);
@@ -338,7 +342,7 @@ pub fn apply(state: &mut State, event: &Event) {
             let after = (until.plus_millis(1), JobId(0));
             state.index.not_yet = state.index.not_yet.split_off(&after);
             state.index.due = state.index.due.split_off(&after);
-            state.time_reached = state.time_reached.max(*until);
+            state.memo.time_reached = state.memo.time_reached.max(*until);
             let hour_ago = until.plus_secs(-3600);
             state.automatic.drains.retain(|(at, _)| *at > hour_ago);
             state.automatic.gpus.retain(|(at, ..)| *at > hour_ago);

@@ -18,6 +18,7 @@ use crate::ctl::state::{
     Suspension,
 };
 use gmodel::array_spec::RangeSet;
+use gmodel::billing::{ClosedMonth, Correction, UsedPrices};
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_check::CheckReport;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
@@ -27,8 +28,8 @@ use gmodel::node::{HoldMark, Inventory, Link, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{
-    ExitCode, JobId, JobSpec, NodeId, NodeLife, Reason, ReasonCode, RunClass, RunId, Timestamp,
-    TokenId, UserToken,
+    ExitCode, JobId, JobSpec, Month, NodeId, NodeLife, Reason, ReasonCode, RunClass, RunId,
+    Timestamp, TokenId, UserToken,
 };
 use gsched::Nomination;
 use serde::{Deserialize, Serialize};
@@ -534,6 +535,21 @@ pub enum Event {
         tokens: Vec<TokenId>,
     },
 
+    // bills
+    /// The lines of a month are fixed; they are stored under the name that is in here.
+    BillClosed {
+        month: Month,
+        closed: ClosedMonth,
+    },
+    BillCorrected {
+        correction: Correction,
+    },
+    /// Runs were charged by these lists for the first time.
+    PricesUsed {
+        prices: Box<UsedPrices>,
+        at: Timestamp,
+    },
+
     // the cluster
     /// The TOML is its source; the store keeps only a note of the change.
     Configured {
@@ -620,6 +636,9 @@ impl Event {
             | Self::TokenRevoked { .. }
             | Self::TokensUsed { .. }
             | Self::TokensForgotten { .. }
+            | Self::BillClosed { .. }
+            | Self::BillCorrected { .. }
+            | Self::PricesUsed { .. }
             | Self::NodeJoined { .. }
             | Self::NodeEpochRaised { .. }
             | Self::NodeRenewed { .. }

@@ -157,10 +157,13 @@ impl Event {
             | Self::ControllerStarted { .. }
             | Self::TimeReached { .. }
             | Self::GpuChecksLooked { .. }
-            // Tokens of users are written as they differ from those of the last commit, as the use of accounts is.
+            // Bills, and tokens of users, are written as they differ from those of the last commit, as the use of accounts is.
             | Self::TokenMade { .. }
             | Self::TokenRevoked { .. }
             | Self::TokensUsed { .. }
+            | Self::BillClosed { .. }
+            | Self::BillCorrected { .. }
+            | Self::PricesUsed { .. }
             | Self::TokensForgotten { .. } => none,
         }
     }

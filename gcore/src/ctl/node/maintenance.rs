@@ -23,7 +23,7 @@ pub(crate) fn clear(tx: &mut Tx) -> bool {
         if opens > tx.now {
             continue;
         }
-        first_look |= tx.state.time_reached < opens;
+        first_look |= tx.state.memo.time_reached < opens;
         let leaving = in_the_way(tx.state, one, begins).filter(|(at, _)| *at <= tx.now);
         due.extend(leaving.map(|(_, run)| (run, format!("maintenance {}", one.name))));
     }
@@ -39,7 +39,7 @@ pub(crate) fn clear(tx: &mut Tx) -> bool {
 
 /// When that is due next. Runs are looked at only when a maintenance is near.
 pub(crate) fn next_clearing(state: &State) -> Option<Timestamp> {
-    let seen = state.time_reached;
+    let seen = state.memo.time_reached;
     let next = |(one, begins): (&Reservation, Timestamp)| {
         let opens = begins.plus_secs(-lead_secs(state));
         if opens > seen {

@@ -41,7 +41,7 @@ pub(crate) fn look(tx: &mut Tx) {
 
 /// When that is due next. The beginning of a window wakes by itself.
 pub(crate) fn next_look(state: &State) -> Option<Timestamp> {
-    let seen = state.time_reached;
+    let seen = state.memo.time_reached;
     let due = |one: &Reservation| {
         let window = next(one, seen)?;
         let again = seen.plus_secs(LOOK_SECS);
@@ -163,7 +163,7 @@ fn idle_since(state: &State, one: &Reservation, window: Window, now: Timestamp) 
     let ended = of_it.filter_map(|job| job.past.ended).max();
     // With no job in memory, the last look counts.
     let known = one.idle_since.or(ended).unwrap_or_else(|| {
-        if window.from > state.time_reached {
+        if window.from > state.memo.time_reached {
             window.from
         } else {
             now

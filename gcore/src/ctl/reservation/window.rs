@@ -187,7 +187,7 @@ pub(crate) fn is_left(state: &State, name: &str) -> Result<(), Refusal> {
 
 /// When the next window of any reservation begins or ends: a new pass is due then.
 pub(crate) fn next_edge(state: &State) -> Option<Timestamp> {
-    let after = state.time_reached;
+    let after = state.memo.time_reached;
     let edge = |one: &Reservation| {
         let window = next(one, after)?;
         Some(if window.from > after {

@@ -1,5 +1,6 @@
 //! The outcome of a run whose nodes have all ended: state, times, charge, and whether its job goes back to the queue.
 
+use crate::ctl::bill;
 use crate::ctl::event::Event;
 use crate::ctl::node;
 use crate::ctl::owner::SYSTEM;
@@ -55,6 +56,9 @@ fn end_by(tx: &mut Tx, id: RunId, outcome: Outcome) {
         ..outcome
     };
     let strikes = node::strikes::strikes_of(run, job, tx.now);
+    if let Some(started) = outcome.started {
+        bill::note_used(tx, id, started, outcome.ended);
+    }
     tx.emit(Event::RunEnded {
         run: id,
         outcome,

@@ -21,6 +21,8 @@ pub struct NodePull {
 /// Memos of the running controller.
 #[derive(Clone, Debug, Default)]
 pub struct StateMemos {
+    /// Windows that begin or end by then were seen.
+    pub time_reached: Timestamp,
     /// When idle GPUs are looked at next, if checks are configured.
     pub next_check_look: Timestamp,
     /// Idleness as nodes report it.

@@ -39,6 +39,7 @@ pub use stop::Stop;
 pub use tally::{SubmissionTimes, Tally};
 
 use crate::chunk_map::ChunkMap;
+use gmodel::billing::Billing;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{DOWN_BY, GpuEntry, HoldMark, Link, NodeStateView};
 use gmodel::{Fence, JobId, NodeId, Policy, RunId, Seq, Timestamp, TokenId, UserToken};
@@ -70,8 +71,6 @@ pub struct State {
     /// When the policy or the configuration last changed (or a run was adopted): plans made before are not
     /// entered, and runs placed before may exceed limits.
     pub policy_since: (Seq, Timestamp),
-    /// Windows that begin or end by then were seen.
-    pub time_reached: Timestamp,
     /// When this controller started: silence of nodes counts from here at the earliest.
     pub started: Timestamp,
     /// Jobs, and those array tasks that differ from their array.
@@ -81,6 +80,7 @@ pub struct State {
     pub runs: ChunkMap<RunId, Run>,
     pub nodes: ChunkMap<NodeId, Node>,
     pub tokens: Tokens,
+    pub billing: Arc<Billing>,
     pub automatic: AutomaticRemovals,
     pub index: StateIndex,
     pub memo: StateMemos,

@@ -405,7 +405,9 @@ fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
     .unwrap();
     assert_eq!(config.cluster.time_zone.name, "America/New_York");
     assert_eq!(
-        config.cluster.scheduler.prices["h100"][0].from.to_string(),
+        config.cluster.scheduler.money.prices["h100"][0]
+            .from
+            .to_string(),
         "2026-07-01T04:00:00Z"
     );
     assert_eq!(

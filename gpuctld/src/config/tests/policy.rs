@@ -126,7 +126,7 @@ features = "a100"
               --> gpuctld.toml:18:1
                |
             18 | [[price]]
-               | ^^^^^^^^^ gpu_type, from and per_gpu_hour are needed
+               | ^^^^^^^^^ from is the date from which on it counts, as 2026-12-01
 
             error: the account root is there by itself
              --> policy.d/a.toml:1:10
@@ -288,11 +288,15 @@ fn policy_is_read_as_it_is_written() {
         )
     );
     assert_eq!(scheduler.fair_share.gpu_weights_milli["h100"], 1500);
-    let prices: Vec<u64> = scheduler.prices["h100"]
+    let prices: Vec<u64> = scheduler.money.prices["h100"]
         .iter()
-        .map(|price| price.per_gpu_hour_milli)
+        .map(|price| price.micro_per_hour)
         .collect();
-    assert_eq!(prices, [3000, 2125], "in the order of their dates");
+    assert_eq!(
+        prices,
+        [3_000_000, 2_125_000],
+        "in the order of their dates"
+    );
     let account = &config.cluster.policy.accounts["a"];
     assert_eq!(account.guaranteed.as_ref().unwrap().total(), Some(2500));
     assert_eq!(

@@ -11,6 +11,8 @@ use crate::http::query::{QueryPairs, words};
 use crate::store::reader::GROUPS;
 use axum::Json;
 use axum::extract::State as Shared;
+use gcore::ctl::State;
+use gmodel::policy::price::Prices;
 use gmodel::suggest::did_you_mean;
 use gwire::api::{ReportRow, SCHEMA};
 use serde::Serialize;
@@ -47,13 +49,7 @@ pub(crate) async fn report(
     let rows = site
         .core
         .reader()
-        .report(
-            asked.clone(),
-            from,
-            to,
-            now,
-            state.config.scheduler.prices.clone(),
-        )
+        .report(asked.clone(), from, to, now, prices(&state))
         .await?;
     let rows = if sight.sees_all() {
         rows
@@ -64,6 +60,15 @@ pub(crate) async fn report(
         schema: SCHEMA,
         rows,
     }))
+}
+
+/// Where a price depends on more than the type, sums of hours cannot say the cost; bills do.
+fn prices(state: &State) -> Prices {
+    let book = state.billing.prices(&state.config.scheduler.money);
+    match book.is_plain() {
+        true => book.prices,
+        false => Prices::new(),
+    }
 }
 
 fn groups(pairs: &QueryPairs) -> Result<Vec<String>, ApiError> {

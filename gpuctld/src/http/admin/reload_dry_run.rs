@@ -30,7 +30,7 @@ pub(crate) async fn reload_dry_run(
     Shared(site): Shared<ApiContext>,
 ) -> Result<Json<ChangeReply>, ApiError> {
     caller.must_administer("reload")?;
-    let new = site.app.read_config().await?;
+    let new = site.app.read_config(&site.core).await?;
     let old = site.app.config();
     let mut notes: Vec<String> = Config::restart_needed(&old, &new)
         .iter()
@@ -166,7 +166,10 @@ fn changed_settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
         ("[fair_share]", was.fair_share != is.fair_share),
         ("[preempt]", was.preempt != is.preempt),
         ("[licences]", was.licences != is.licences),
-        ("[[price]]", was.prices != is.prices),
+        (
+            "[[price]], [[charging]] and currency",
+            was.money != is.money,
+        ),
         ("topology.toml", was.topology != is.topology),
     ];
     notes.extend(

@@ -82,8 +82,9 @@ pub(crate) fn in_words(rows: &[AlternativeRow]) -> String {
 /// Of all its GPUs in the site's currency; `None` where any type will do or the type has no price.
 fn price_per_hour(state: &State, spec: &JobSpec, now: Timestamp) -> Option<f64> {
     let (gpu_type, milli) = gpus_asked(&spec.request);
-    let price = state.config.scheduler.price_at(gpu_type?, now)?;
-    Some(milli as f64 / 1000.0 * price.per_gpu_hour_milli as f64 / 1000.0)
+    let price = state.billing.prices(&state.config.scheduler.money);
+    let price = price.price_at(gpu_type?, now)?;
+    Some(milli as f64 / 1000.0 * price.micro_per_hour as f64 / 1e6)
 }
 
 /// # Errors

@@ -427,6 +427,9 @@ impl LogWriter<'_> {
             | Event::TokensUsed { .. }
             | Event::TokensForgotten { .. }
             | Event::TokenSpent { .. }
+            | Event::BillClosed { .. }
+            | Event::BillCorrected { .. }
+            | Event::PricesUsed { .. }
             | Event::PolicyChanged { .. }
             | Event::Configured { .. }
             | Event::Restored { .. }

@@ -555,6 +555,7 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
             .await
             .config
             .scheduler
+            .money
             .price_at("a100", crate::core_thread::now()),
         None
     );

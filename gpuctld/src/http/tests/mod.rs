@@ -3,6 +3,7 @@
 mod accounting;
 mod admin;
 mod allocation;
+mod bill;
 mod borrow;
 mod dependency;
 mod event;

@@ -47,6 +47,9 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/runs", Scope::Report),
     (Method::GET, "/v1/idle", Scope::Report),
     (Method::GET, "/v1/report", Scope::Report),
+    (Method::GET, "/v1/bill", Scope::Report),
+    (Method::GET, "/v1/bill/runs", Scope::Report),
+    (Method::GET, "/v1/bill/prices", Scope::Report),
     (Method::GET, "/v1/utilization", Scope::Report),
     (Method::GET, "/v1/shares", Scope::Report),
     (Method::GET, "/v1/accounts", Scope::Report),
@@ -98,6 +101,8 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::POST, "/v1/partitions/{name}", Scope::Operate),
     (Method::POST, "/v1/partitions/{name}/remove", Scope::Operate),
     (Method::POST, "/v1/policy", Scope::Operate),
+    (Method::POST, "/v1/bill/close", Scope::Operate),
+    (Method::POST, "/v1/bill/correct", Scope::Operate),
 ];
 
 /// The routes that tokens never have, with what to do instead. A test finds each route of the router here or above.

@@ -8,7 +8,7 @@
 use super::stored::ReadResult;
 use crate::store::error::ReadFailure;
 use crate::store::usage_sums::{HOUR_MILLIS, SpentRun, SumKey, UsageAmounts, key_of, of_hours};
-use gmodel::policy::Price;
+use gmodel::policy::price::{Prices, list_at};
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
 use rusqlite::{Connection, Params};
@@ -28,9 +28,6 @@ pub const GROUPS: [&str; 8] = [
 ];
 const MILLIS_PER_HOUR: f64 = 3_600_000.0;
 
-/// Prices by type, each list by date.
-pub type Prices = BTreeMap<String, Vec<Price>>;
-
 /// What is charged together: a key, and where CPUs are told apart, those of a run; else 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct UsageKind {
@@ -44,7 +41,7 @@ struct UsageTotals {
     /// Runs with a part in the period.
     runs: i64,
     amounts: UsageAmounts,
-    /// By GPU type: thousandths of GPUs times milliseconds times thousandths of the currency an hour.
+    /// By GPU type: thousandths of GPUs times milliseconds times millionths of the currency an hour.
     cost: BTreeMap<String, u128>,
 }
 
@@ -257,11 +254,11 @@ impl ReportPeriod<'_> {
             let price = self
                 .prices
                 .get(&gpu_type)
-                .and_then(|list| list.iter().rev().find(|price| price.from <= at));
+                .and_then(|list| list_at(list, at)?.first());
             let Some(price) = price else { continue };
             let millis = u128::from(amounts.0[0].unsigned_abs());
             *spent.cost.entry(gpu_type).or_default() +=
-                u128::from(milli) * millis * u128::from(price.per_gpu_hour_milli);
+                u128::from(milli) * millis * u128::from(price.micro_per_hour);
         }
     }
 
@@ -444,7 +441,7 @@ fn charged(spent: &UsageTotals, falls: &GroupShare, priced: bool) -> ReportRow {
     ReportRow {
         gpu_hours: falls.gpu_milli as f64 / 1000.0 * millis / MILLIS_PER_HOUR,
         cpu_hours: hours(cpu),
-        cost: priced.then(|| cost as f64 / MILLIS_PER_HOUR / 1e6),
+        cost: priced.then(|| cost as f64 / MILLIS_PER_HOUR / 1e9),
         cpu_used_hours: hours(cpu_used / 1000.0),
         mem_gib_hours: gib_hours(mem),
         mem_peak_gib_hours: gib_hours(mem_peak),

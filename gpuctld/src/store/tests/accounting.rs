@@ -360,7 +360,7 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
          DROP TABLE pruned_hours; DROP TABLE pruned_repeats; DROP INDEX events_policy; DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP INDEX runs_idle; ALTER TABLE runs DROP COLUMN idle_spells;
          ALTER TABLE runs DROP COLUMN suspended_ms; ALTER TABLE runs DROP COLUMN suspended_since_ms; ALTER TABLE runs DROP COLUMN unheld_ms;
          ALTER TABLE runs DROP COLUMN gpu_uuids; ALTER TABLE runs DROP COLUMN gpu_events; ALTER TABLE runs DROP COLUMN image; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
-         DROP TABLE policy; DROP TABLE user_tokens; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
+         DROP TABLE policy; DROP TABLE billing; DROP TABLE bill_months; ALTER TABLE runs DROP COLUMN gpu_parts; DROP TABLE user_tokens; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
          DROP TABLE gpu_history; DROP TABLE gpu_checks; DROP TABLE forecasts; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; ALTER TABLE meta DROP COLUMN adoption; PRAGMA user_version = 1",
     )
     .unwrap();

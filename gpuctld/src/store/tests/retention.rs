@@ -154,7 +154,7 @@ proptest::proptest! {
         }
         while usage_sums::count_older(&db, 200).unwrap() > 0 {}
         let now = Timestamp(begin + 60 * DAY * 1000);
-        let price = |days: i64, per_gpu_hour_milli| gmodel::policy::Price { from: Timestamp(begin + days * DAY * 1000), per_gpu_hour_milli };
+        let price = |days: i64, per_gpu_hour_milli: u64| gmodel::policy::Price { from: Timestamp(begin + days * DAY * 1000), micro_per_hour: per_gpu_hour_milli * 1000, ..Default::default() };
         let prices = std::collections::BTreeMap::from([("h100".to_owned(), vec![price(-9, 2500), price(7, 3000), price(20, 1999)])]);
         let report = |by: &[&str], from: i64, to: i64| {
             let by = by.iter().map(|word| (*word).to_owned()).collect();

@@ -92,7 +92,8 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     // Nothing before the first price; 2.00 in the second half hour, 3.00 from then on.
     let price = |secs: i64, per_gpu_hour_milli: u64| gmodel::policy::Price {
         from: START.plus_secs(secs),
-        per_gpu_hour_milli,
+        micro_per_hour: per_gpu_hour_milli * 1000,
+        ..Default::default()
     };
     let prices = BTreeMap::from([(
         "h100".to_owned(),
@@ -228,7 +229,7 @@ proptest::proptest! {
         if aligned {
             (from, to) = (from - from.rem_euclid(3_600_000), to - to.rem_euclid(3_600_000) + 3_600_000);
         }
-        let price = |days: i64, per_gpu_hour_milli| Price { from: Timestamp(begin + days * 86_400_000 + 1_234_567), per_gpu_hour_milli };
+        let price = |days: i64, per_gpu_hour_milli: u64| Price { from: Timestamp(begin + days * 86_400_000 + 1_234_567), micro_per_hour: per_gpu_hour_milli * 1000, ..Default::default() };
         let prices = std::collections::BTreeMap::from([("h100".to_owned(), vec![price(-9, 2500), price(7, 3000), price(20, 1999)])]);
         let now = Timestamp(begin + 60 * 86_400_000);
         let report = |by: &[&str]| {
