@@ -28,6 +28,9 @@
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
+//! | `GET /v1/bill?month=2026-11&account=..&by=..` | -> [`Bill`] |
+//! | `GET /v1/bill/runs?month=..&account=..`, `/v1/bill/prices?month=..` | -> CSV; JSON |
+//! | `POST /v1/bill/close`, `/v1/bill/correct` | [`BillClose`], [`BillCorrection`] -> [`ChangeReply`] |
 //! | `GET /v1/utilization?from=..&to=..` | -> `{"schema":1,"known_from":"..","rows":[UtilizationRow...]}`, `cpu` and `gres/gpu` |
 //! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: runs that the idle policies warn and end, or another would |
 //! | `GET /v1/trace`, [`TraceQuery`] as its query | -> [`TracePage`]: finished jobs for a simulation; operators |
