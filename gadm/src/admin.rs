@@ -3,7 +3,7 @@
 use crate::policy::{account, document, partition, qos, quota, reservation, user};
 use crate::{
     bill, controller, export_trace, gpu, idle, import, job, node, pages, sandbox, share,
-    slurm_names, ssh_config, token, topology,
+    slurm_names, ssh_config, token, topology, webhook,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::pages::ManPage;
@@ -61,6 +61,9 @@ enum AdminCommand {
     /// Jobs: update, hold, release, requeue
     #[command(subcommand)]
     Job(job::JobAct),
+    /// Receivers of events: list, resume
+    #[command(subcommand)]
+    Webhook(webhook::WebhookAct),
     /// Tokens with which machines join, and those of users: list, revoke
     #[command(subcommand)]
     Token(token::TokenAct),
@@ -152,6 +155,7 @@ fn carry_out(what: AdminCommand) -> Outcome {
         AdminCommand::Gpu(act) => gpu::run(&mut client()?, act),
         AdminCommand::Idle(act) => idle::run(&mut client()?, act),
         AdminCommand::Job(act) => job::run(&mut client()?, act),
+        AdminCommand::Webhook(act) => webhook::run(&mut client()?, act),
         AdminCommand::Token(act) => token::run(&mut client()?, act),
         AdminCommand::Account(act) => account::run(&mut client()?, act),
         AdminCommand::User(act) => user::run(&mut client()?, act),

@@ -21,3 +21,4 @@ mod token;
 mod topology;
 mod topology_conf;
 mod topology_yaml;
+mod webhook;

@@ -12,7 +12,7 @@ use gmodel::job_output::{JobOutput, MAX_BYTES, OutputPlace};
 use gmodel::parallel::MpiType;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 54] = [
+pub const KEYS: [&str; 55] = [
     "cluster",
     "state_dir",
     "socket",
@@ -51,6 +51,7 @@ pub const KEYS: [&str; 54] = [
     "https",
     "web",
     "mail",
+    "webhook",
     "mig",
     "mig_recut_secs",
     "diagnostics",

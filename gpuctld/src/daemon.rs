@@ -22,6 +22,7 @@ use crate::site_orders;
 use crate::store::{self, Store, WriteError, maintenance, page_check};
 use crate::trace_file::TraceFile;
 use crate::user_names::UserNames;
+use crate::webhook;
 use anyhow::Context;
 use gcore::ctl::{FenceOrder, Input};
 use sd_notify::NotifyState;
@@ -290,7 +291,7 @@ fn start_tasks(
     core: &CoreHandle,
     app: &Arc<App>,
     stopping: &watch::Receiver<bool>,
-) -> [tokio::task::JoinHandle<()>; 6] {
+) -> [tokio::task::JoinHandle<()>; 7] {
     let (fences, warnings) = (
         site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()),
         site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()),
@@ -298,10 +299,17 @@ fn start_tasks(
     let attendance = attendance::run(core.clone(), app.attendance().clone(), stopping.clone());
     let outputs = prune_outputs(app.clone(), stopping.clone());
     let state_dir = app.config().state_dir.clone();
+    let webhooks = webhook::run(
+        core.clone(),
+        app.clone(),
+        state_dir.clone(),
+        stopping.clone(),
+    );
     let mail = mail::run(core.clone(), app.clone(), state_dir, stopping.clone());
     let events = event_feed::run(core.clone(), app.events.clone(), stopping.clone());
     [
         tokio::spawn(events),
+        tokio::spawn(webhooks),
         tokio::spawn(mail),
         tokio::spawn(outputs),
         tokio::spawn(fences),

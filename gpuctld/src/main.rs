@@ -37,6 +37,8 @@ mod state_dir;
 mod store;
 mod trace_file;
 mod user_names;
+mod webhook;
+mod webhook_states;
 
 use clap::{Parser, Subcommand};
 use config::Config;

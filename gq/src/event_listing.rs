@@ -6,7 +6,6 @@ use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::Timestamp;
-use gmodel::gpu_amounts::milli_text;
 use gwire::api::{EventKind, EventQuery, EventRow, MAX_EVENTS};
 use gwire::client::{Client, ClientError, path_with_query};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -148,68 +147,10 @@ fn line_of(row: &EventRow, times: &TimeFormat) -> String {
         "{}  {:<16} {:<32} {}",
         times.print(at),
         row.kind,
-        subject(row),
-        message(row)
+        row.subject(),
+        row.message()
     );
     printable(line.trim_end()).into_owned()
-}
-
-fn subject(row: &EventRow) -> String {
-    let job = &row.job;
-    if !job.shown_id.is_empty() {
-        let tasks = match job.array_tasks.as_str() {
-            "" => String::new(),
-            tasks => format!("_[{tasks}]"),
-        };
-        return format!("job {}{tasks} {} ({})", job.shown_id, job.name, job.user);
-    }
-    if let Some(id) = job.job_id {
-        return format!("job {id}");
-    }
-    if !row.gpu.is_empty() {
-        return format!("{} of {}", row.gpu, row.node);
-    }
-    if !row.node.is_empty() {
-        return format!("node {}", row.node);
-    }
-    format!("{} {}", row.record, row.record_name)
-}
-
-fn message(row: &EventRow) -> String {
-    let run = &row.run;
-    let mut parts = Vec::new();
-    let mut say = |text: String| parts.push(text);
-    if let Some(state) = run.state {
-        let exit = run.exit_code.filter(|exit| !exit.is_success());
-        let exit = exit.map(|exit| format!(" {exit}")).unwrap_or_default();
-        say(format!("{}{exit}", state.long()));
-    }
-    if !run.nodelist.is_empty() {
-        let milli = run.gpus.map_or(0, |gpus| (gpus * 1000.0).round() as u64);
-        let gpus = match milli {
-            0 => String::new(),
-            milli => format!(", {} GPUs", milli_text(milli)),
-        };
-        say(format!("on {}{gpus}", run.nodelist));
-    }
-    for (state, tasks) in &run.states {
-        say(format!("{tasks} {state}"));
-    }
-    if !row.changed.is_empty() {
-        say(row.changed.join(", "));
-    }
-    if !row.reason.is_empty() {
-        say(row.reason.clone());
-    }
-    if !row.by.is_empty() {
-        say(format!("by {}", row.by));
-    }
-    let mut message = parts.join(", ");
-    if !row.text.is_empty() {
-        let colon = if message.is_empty() { "" } else { ": " };
-        message = format!("{message}{colon}{}", row.text);
-    }
-    message
 }
 
 #[cfg(test)]
@@ -252,12 +193,12 @@ mod tests {
             },
             ..EventRow::default()
         };
-        assert_eq!(message(&row), "on n[1-2], 1.5 GPUs");
+        assert_eq!(row.message(), "on n[1-2], 1.5 GPUs");
         row = EventRow {
             gpu: "GPU-1".to_owned(),
             node: "n1".to_owned(),
             ..EventRow::default()
         };
-        assert_eq!(subject(&row), "GPU-1 of n1");
+        assert_eq!(row.subject(), "GPU-1 of n1");
     }
 }

@@ -22,6 +22,8 @@
 //! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`ChangeReply`] |
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
 //! | `GET /v1/events?QUERY` | [`EventQuery`] -> [`EventRow`]s: lines of JSON, or server-sent events |
+//! | `GET /v1/webhooks` | -> `{"schema":1,"webhooks":[WebhookRow...]}`; operators |
+//! | `POST /v1/webhooks/{name}/resume` | [`WebhookResume`] -> [`ChangeReply`]; operators |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/cluster` | -> [`ClusterInfo`] |
 //! | `GET /v1/partitions`, `/v1/partitions/{name}` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
@@ -65,6 +67,7 @@
 
 mod allocation;
 mod bill;
+mod event_words;
 mod events;
 mod gpus;
 mod idle;
@@ -75,6 +78,7 @@ mod step;
 mod tokens;
 mod trace;
 mod web;
+mod webhooks;
 
 pub use allocation::*;
 pub use bill::*;
@@ -88,6 +92,7 @@ pub use step::*;
 pub use tokens::*;
 pub use trace::*;
 pub use web::*;
+pub use webhooks::*;
 
 use crate::row::wire_row;
 use gmodel::job::JobSpec;

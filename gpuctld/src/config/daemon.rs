@@ -5,6 +5,7 @@
 use super::settings::{
     Config, HttpsSettings, MailSettings, MailTls, OnFailure, SiteProgram, SubmitHook, WebSettings,
 };
+use super::webhook::webhooks;
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
 use gconfig::error::{Errors, Source};
@@ -49,6 +50,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         https: https(&section, errors),
         web: web(&section, errors),
         mail: mail(&section, errors),
+        webhooks: webhooks(&section, errors),
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section
             .number("node_cert_days", 1..=3650, errors)

@@ -6,6 +6,7 @@
 
 mod daemon;
 pub mod settings;
+mod webhook;
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,9 @@ pub use gconfig::name::is_user;
 pub use gconfig::partition::sense as partition_sense;
 pub use gconfig::policy::RecordKind;
 pub use gconfig::policy_text::policy_text;
-pub use settings::{Config, HttpsSettings, LiveSettings, MailSettings, MailTls};
+pub use settings::{
+    Config, HttpsSettings, LiveSettings, MailSettings, MailTls, WebhookSettings, WebhookTemplate,
+};
 
 use chrono::{DateTime, TimeDelta, TimeZone as _};
 use gconfig::error::{Errors, Source};

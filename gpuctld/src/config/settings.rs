@@ -5,7 +5,8 @@
 use crate::kept_outputs::OutputBounds;
 use gconfig::policy::RecordKind;
 use gmodel::config::ClusterConfig;
-use std::collections::BTreeMap;
+use gwire::api::EventKind;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub struct Config {
     pub web: Option<WebSettings>,
     /// `None`: no mail is sent.
     pub mail: Option<MailSettings>,
+    /// Receivers of events.
+    pub webhooks: Vec<WebhookSettings>,
     /// Below so many free bytes in `state_dir`, commands that write are refused.
     pub min_free_bytes: u64,
     /// Life of a node's certificate; it renews by itself after two thirds.
@@ -88,6 +91,35 @@ pub struct MailSettings {
     pub only_domains: Vec<String>,
     /// Letters that the jobs of one user cause in an hour.
     pub per_user_hour: u32,
+}
+
+/// A receiver of events, as `[[webhook]]` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookSettings {
+    pub name: String,
+    /// Its path may be a secret, and is not shown.
+    pub url: axum::http::Uri,
+    /// Empty: all.
+    pub kinds: BTreeSet<EventKind>,
+    /// Empty: of all accounts, and what is of no job.
+    pub accounts: BTreeSet<String>,
+    /// What deliveries are signed with.
+    pub secret_file: Option<PathBuf>,
+    pub template: WebhookTemplate,
+    /// In place of the authorities that this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// Without encryption to other machines, too.
+    pub allow_http: bool,
+    /// A receiver that fails for so long is left alone.
+    pub park_after_secs: u32,
+}
+
+/// The shape of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WebhookTemplate {
+    Json,
+    Slack,
+    Teams,
 }
 
 /// What of a conversation with the mail server is encrypted.

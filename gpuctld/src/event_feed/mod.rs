@@ -15,6 +15,7 @@ pub use page::{
 use crate::core_thread::CoreHandle;
 use crate::store::ReadError;
 use crate::store::reader::{EventBounds, EventLookup, StoredEvent};
+use crate::webhook_states::WebhookStates;
 use gwire::permits::{PermitLimits, PermitPool};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -48,6 +49,7 @@ pub struct EventFeed {
     began: Notify,
     late: Semaphore,
     pub readers: PermitPool<u32>,
+    pub webhooks: WebhookStates,
 }
 
 /// How far the feed is.
@@ -98,6 +100,7 @@ impl Default for EventFeed {
             began: Notify::new(),
             late: Semaphore::new(LATE_READS),
             readers: PermitPool::new(READERS),
+            webhooks: WebhookStates::default(),
         }
     }
 }

@@ -125,6 +125,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
             "/v1/renew",
             post(node::join::renew).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)),
         )
+        .route("/v1/webhooks", get(admin::webhook::list))
+        .route("/v1/webhooks/{name}/resume", post(admin::webhook::resume))
         .route("/v1/diag", get(admin::daemon::diag))
         .route("/v1/check", get(admin::daemon::check))
         .route("/v1/config", get(admin::daemon::config))

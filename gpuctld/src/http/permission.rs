@@ -77,6 +77,7 @@ fn operators_act(path: &str) -> Option<String> {
         "tokens" => "inviting a node".to_owned(),
         "reload" => "reload".to_owned(),
         "backup" => "backup".to_owned(),
+        "webhooks" => "webhook resume".to_owned(),
         "qos" => "editing QOS".to_owned(),
         "reservations" => "editing reservations".to_owned(),
         "partitions" => "editing partitions".to_owned(),

@@ -15,3 +15,4 @@ mod random_kills;
 mod retention;
 mod trust;
 mod waiting_runs;
+mod webhooks;

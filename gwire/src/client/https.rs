@@ -81,6 +81,11 @@ impl HttpsTrust {
         }
     }
 
+    /// For a connection that is made elsewhere.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        self.config.clone()
+    }
+
     fn of_roots(roots: RootCertStore) -> Result<Self, String> {
         let config = builder(Arc::new(ring::default_provider()))?
             .with_root_certificates(roots)

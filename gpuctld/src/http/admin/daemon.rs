@@ -17,17 +17,21 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 pub(crate) async fn diag(
-    _: Caller,
+    caller: Caller,
     Shared(site): Shared<ApiContext>,
 ) -> Result<Json<Value>, ApiError> {
     let state = site.core.view().await;
-    Ok(Json(metrics::diag(
-        &state,
-        &site.core,
-        &site.app.requests(),
-        site.app.started.elapsed(),
-        now(),
-    )))
+    let (requests, up) = (site.app.requests(), site.app.started.elapsed());
+    let mut diag = metrics::diag(&state, &site.core, &requests, up, now());
+    let webhooks = site.app.events.webhooks.rows().into_iter();
+    let troubled = webhooks.filter(|row| row.state != "delivering");
+    let troubled: Vec<String> = troubled
+        .map(|row| format!("{} is {}: {}", row.name, row.state, row.error))
+        .collect();
+    if caller.actor.operator && !troubled.is_empty() {
+        diag["webhooks"] = json!(troubled);
+    }
+    Ok(Json(diag))
 }
 
 /// Holdings of accounts and jobs are left out for readers that do not see all jobs (`privacy`).

@@ -3,3 +3,4 @@
 pub(crate) mod daemon;
 pub(crate) mod probe;
 pub(crate) mod reload_dry_run;
+pub(crate) mod webhook;

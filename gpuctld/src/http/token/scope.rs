@@ -63,6 +63,8 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/policy-events", Scope::Operate),
     (Method::GET, "/v1/trace", Scope::Operate),
     (Method::GET, "/v1/diag", Scope::Operate),
+    (Method::GET, "/v1/webhooks", Scope::Operate),
+    (Method::POST, "/v1/webhooks/{name}/resume", Scope::Operate),
     (Method::GET, "/v1/check", Scope::Operate),
     (Method::GET, "/v1/config", Scope::Operate),
     (Method::GET, "/v1/policy", Scope::Operate),
