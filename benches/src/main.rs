@@ -3,6 +3,7 @@
 //!
 //! Numbers are as of this minute on this machine: read the multiples and the CPU time, not the clock.
 
+mod events;
 mod floor;
 mod history;
 mod pool;
@@ -77,6 +78,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("history", history::history),
     ("streams", streams::streams),
     ("tokens", tokens::tokens),
+    ("events", events::events),
 ];
 
 struct Bench<'a> {

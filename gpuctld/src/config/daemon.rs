@@ -3,7 +3,8 @@
 //! What the core decides by is [`gconfig`]'s.
 
 use super::settings::{
-    Config, HttpsSettings, MailSettings, MailTls, OnFailure, SiteProgram, SubmitHook, WebSettings,
+    Config, HttpsSettings, MailSettings, MailTls, OnFailure, OutgoingSettings, SiteProgram,
+    SubmitHook, WebSettings,
 };
 use super::webhook::webhooks;
 use crate::site_program::check_ownership;
@@ -49,8 +50,10 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         advertise: advertise(&section, listen, errors),
         https: https(&section, errors),
         web: web(&section, errors),
-        mail: mail(&section, errors),
-        webhooks: webhooks(&section, errors),
+        outgoing: OutgoingSettings {
+            mail: mail(&section, errors),
+            webhooks: webhooks(&section, errors),
+        },
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section
             .number("node_cert_days", 1..=3650, errors)

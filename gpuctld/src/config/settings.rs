@@ -29,10 +29,8 @@ pub struct Config {
     pub https: Option<HttpsSettings>,
     /// `None`: no pages are served.
     pub web: Option<WebSettings>,
-    /// `None`: no mail is sent.
-    pub mail: Option<MailSettings>,
-    /// Receivers of events.
-    pub webhooks: Vec<WebhookSettings>,
+    /// What is told outside of the cluster.
+    pub outgoing: OutgoingSettings,
     /// Below so many free bytes in `state_dir`, commands that write are refused.
     pub min_free_bytes: u64,
     /// Life of a node's certificate; it renews by itself after two thirds.
@@ -91,6 +89,14 @@ pub struct MailSettings {
     pub only_domains: Vec<String>,
     /// Letters that the jobs of one user cause in an hour.
     pub per_user_hour: u32,
+}
+
+/// What is told outside of the cluster, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutgoingSettings {
+    /// `None`: no mail is sent.
+    pub mail: Option<MailSettings>,
+    pub webhooks: Vec<WebhookSettings>,
 }
 
 /// A receiver of events, as `[[webhook]]` has it.

@@ -1,6 +1,6 @@
 //! Events for readers that follow them: read once from the database while any follows, and shared by all.
 //!
-//! Owns the newest pages in memory and their bound. A reader that is behind them reads the database for itself, a few at a time. It decides
+//! Owns the newest pages in memory and their bound, and keeps how mail and webhooks stand. A reader that is behind them reads the database for itself, a few at a time. It decides
 //! neither for which readers an event is nor how one goes out: that is `http`'s. No commit waits for it.
 
 mod cursor;
@@ -13,6 +13,7 @@ pub use page::{
 };
 
 use crate::core_thread::CoreHandle;
+use crate::mail_counts::MailCounts;
 use crate::store::ReadError;
 use crate::store::reader::{EventBounds, EventLookup, StoredEvent};
 use crate::webhook_states::WebhookStates;
@@ -50,6 +51,7 @@ pub struct EventFeed {
     late: Semaphore,
     pub readers: PermitPool<u32>,
     pub webhooks: WebhookStates,
+    pub mail: Arc<MailCounts>,
 }
 
 /// How far the feed is.
@@ -101,6 +103,7 @@ impl Default for EventFeed {
             late: Semaphore::new(LATE_READS),
             readers: PermitPool::new(READERS),
             webhooks: WebhookStates::default(),
+            mail: Arc::default(),
         }
     }
 }

@@ -17,7 +17,6 @@ use crate::http::step::stream_exchange::StreamExchange;
 use crate::http::token::way_in::TokenGate;
 use crate::http::web::session::WebSessions;
 use crate::kept_outputs::KeptOutputs;
-use crate::mail_counts::MailCounts;
 use crate::pki::Pki;
 use gmodel::job::UserRef;
 use gmodel::output_stream::OutputOrder;
@@ -99,7 +98,6 @@ pub struct App {
     attendance: Attendance,
     pub tokens: TokenGate,
     pub(crate) web: WebSessions,
-    pub(crate) mail: Arc<MailCounts>,
     pub events: Arc<EventFeed>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
@@ -133,7 +131,6 @@ impl App {
             attendance: Attendance::default(),
             tokens: TokenGate::default(),
             web: WebSessions::default(),
-            mail: Arc::default(),
             events: Arc::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),

@@ -122,7 +122,7 @@ impl Post {
         let known = self.place.take();
         let place = known
             .filter(|place| place.incarnation == state.incarnation && place.seq <= state.seq.0);
-        let Some(settings) = &config.mail else {
+        let Some(settings) = &config.outgoing.mail else {
             // What happens while no mail is sent is not told later.
             self.place = Some(fresh);
             let _ = std::fs::remove_file(&self.path);
@@ -346,7 +346,7 @@ impl Post {
         subject: String,
         mut body: String,
     ) -> Result<(), Duration> {
-        let counts = self.app.mail.clone();
+        let counts = self.app.events.mail.clone();
         match self.count(&spec.user.name, settings.per_user_hour) {
             std::cmp::Ordering::Less => {}
             std::cmp::Ordering::Equal => body.push_str(
@@ -369,7 +369,7 @@ impl Post {
 
     /// What becomes of a letter that was handed to the server.
     fn after(&mut self, user: &str, sent: Result<(), NotSent>) -> Result<(), Duration> {
-        let counts = &self.app.mail;
+        let counts = &self.app.events.mail;
         if matches!(sent, Err(NotSent::AskedToWait(_))) {
             self.asked_to_wait += 1;
         }

@@ -55,14 +55,14 @@ pub async fn run(
     loop {
         let config = app.config();
         tasks.retain(|name, (settings, task)| {
-            let stays = config.webhooks.contains(settings);
+            let stays = config.outgoing.webhooks.contains(settings);
             if !stays {
                 task.abort();
                 app.events.webhooks.end(name);
             }
             stays
         });
-        for settings in &config.webhooks {
+        for settings in &config.outgoing.webhooks {
             if !tasks.contains_key(&settings.name) {
                 let hook = Webhook::new(settings, &core, &app, &state_dir);
                 let task = tokio::spawn(hook.run());

@@ -565,7 +565,7 @@ fn a_fifo_among_the_files_is_refused_and_not_waited_for() {
 #[test]
 fn a_mail_server_needs_addresses_and_a_password_needs_encryption() {
     let good = "--- gpuctld.toml\n[mail]\nsmtp = \"mail.example.org\"\ntls = \"starttls\"\nfrom = \"pool@example.org\"\ndomain = \"example.org\"\nuser = \"pool\"\npassword_file = \"/etc/gpupool/mail\"\n";
-    let mail = load(good).unwrap().mail.unwrap();
+    let mail = load(good).unwrap().outgoing.mail.unwrap();
     assert_eq!(
         (&*mail.host, mail.port, mail.per_user_hour),
         ("mail.example.org", 587, 200)

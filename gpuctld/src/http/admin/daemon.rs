@@ -47,7 +47,7 @@ pub(crate) async fn metrics(
             &state,
             &site.core,
             &requests,
-            &site.app.mail,
+            &site.app.events.mail,
             up,
             now(),
             sees_all,

@@ -62,7 +62,7 @@ pub(crate) async fn submit(
             repeated,
         } => {
             notes.extend(of_core);
-            if wants_mail && config.mail.is_none() {
+            if wants_mail && config.outgoing.mail.is_none() {
                 notes.push(NO_MAIL.to_owned());
             }
             if is_allocation {
