@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const READERS: usize = 100;
 const JOBS: usize = 10_000;
-const CLIENTS: usize = 32;
+const CLIENTS: usize = 40;
 const TURNS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
