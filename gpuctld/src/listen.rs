@@ -466,12 +466,12 @@ async fn let_in(site: &Site, request: &mut Request<Incoming>) -> Result<(), Box<
     }
     if request.extensions().get::<WebDoor>().is_some() {
         // A page says itself that there is no session.
-        admit_browser(&site.core, &site.app.web, &site.names, request).await;
+        admit_browser(&site.core, &site.app.entrances.web, &site.names, request).await;
         return Ok(());
     }
     let from = request.extensions().get::<ClientAddress>();
     let from = from.map(|ClientAddress(address)| *address);
-    let (core, gate) = (&site.core, &site.app.tokens);
+    let (core, gate) = (&site.core, &site.app.entrances.tokens);
     let admitted = admit_token(core, gate, &site.names, request, from).await;
     admitted
         .and_then(|()| vouched(request))

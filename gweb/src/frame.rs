@@ -24,6 +24,8 @@ pub struct Frame<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Jobs,
+    Pool,
+    Accounts,
     Elsewhere,
 }
 
@@ -37,7 +39,11 @@ pub enum Notice<'a> {
     Text(&'a str),
 }
 
-const NAVIGATION: [(Place, &str, &str); 1] = [(Place::Jobs, "/", "Jobs")];
+const NAVIGATION: [(Place, &str, &str); 3] = [
+    (Place::Jobs, "/", "Jobs"),
+    (Place::Pool, "/pool", "Pool"),
+    (Place::Accounts, "/accounts", "Accounts"),
+];
 
 impl Frame<'_> {
     /// A whole page around `content`.

@@ -66,6 +66,7 @@ pub struct JobsPage<'a> {
     pub me: &'a str,
     pub partition: &'a str,
     pub node: &'a str,
+    pub account: &'a str,
     /// The one group that is shown, in parts; none: the beginnings of all.
     pub only: Option<Group>,
     pub sections: Vec<JobSection>,
@@ -99,6 +100,7 @@ pub fn jobs_page(page: &JobsPage<'_>) -> Markup {
         p.lead {
             @if page.user.is_empty() { "Of all users whose jobs you may see. " }
             @if !page.partition.is_empty() { "In partition " (VisibleText(page.partition)) ". " }
+            @if !page.account.is_empty() { "Of account " (VisibleText(page.account)) ". " }
             @if !page.node.is_empty() { "On node " (VisibleText(page.node)) ". " }
             span.cmd { code { (VisibleText(&command(page, ""))) } }
         }
@@ -114,7 +116,11 @@ fn command(page: &JobsPage<'_>, more: &str) -> String {
         user if user == page.me => "gq --me".to_owned(),
         user => format!("gq -u {user}"),
     };
-    for (option, value) in [(" -p ", page.partition), (" -w ", page.node)] {
+    for (option, value) in [
+        (" -p ", page.partition),
+        (" -w ", page.node),
+        (" -A ", page.account),
+    ] {
         if !value.is_empty() {
             text = format!("{text}{option}{value}");
         }
@@ -147,6 +153,7 @@ fn filter(page: &JobsPage<'_>) -> Markup {
                 label for="node" { "Node" }
                 input #node name="node" value=(VisibleText(page.node)) size="12" maxlength="200" autocomplete="off";
             }
+            @if !page.account.is_empty() { input type="hidden" name="account" value=(VisibleText(page.account)); }
             button { "Show" }
         }
     }
@@ -159,7 +166,11 @@ fn address(page: &JobsPage<'_>, group: Group, offset: u64) -> String {
         percent_encoded(page.user),
         group.name()
     );
-    for (key, value) in [("partition", page.partition), ("node", page.node)] {
+    for (key, value) in [
+        ("partition", page.partition),
+        ("node", page.node),
+        ("account", page.account),
+    ] {
         if !value.is_empty() {
             text = format!("{text}&{key}={}", percent_encoded(value));
         }

@@ -70,6 +70,7 @@ fn a_list_shows_what_runs_and_why_the_others_wait() {
         me: "ada",
         partition: "",
         node: "",
+        account: "",
         only: None,
         sections: vec![
             section(Group::Running, vec![running], 1),

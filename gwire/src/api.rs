@@ -61,6 +61,7 @@
 //! | `POST /v1/policy` | [`PolicyText`] -> [`ChangeReply`]; replaces what `gadm` made |
 //! | `GET /v1/jobs/{id}/why` | -> `{"schema":1,"jobs":[WhyRow...]}` |
 //! | `GET /v1/starts?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[StartRow...]}`, the waiting jobs in their order |
+//! | `GET /v1/demand` | -> `{"schema":1,"demand":[DemandRow...]}`, what waits in sums |
 //! | `GET /v1/priorities?QUERY` | [`JobQuery`] -> `{"schema":1,"weights":PriorityWeightsRow,"jobs":[PriorityRow...]}`, the waiting jobs in their order |
 //! | `GET /v1/shares?user=U&account=A&outlook=true` | -> `{"schema":1,"half_life_secs":604800,"shares":[ShareRow...]}` |
 //! | `GET /metrics` | -> Prometheus text |

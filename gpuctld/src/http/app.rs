@@ -96,13 +96,19 @@ pub struct App {
     forecaster: Forecaster,
     pub(crate) ranks: Arc<RankCache>,
     attendance: Attendance,
-    pub tokens: TokenGate,
-    pub(crate) web: WebSessions,
+    pub entrances: Entrances,
     pub events: Arc<EventFeed>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     pub(crate) streams: StreamExchange,
     pub(crate) kept: Arc<KeptOutputs>,
     pub(crate) started: Instant,
+}
+
+/// What is remembered of users over the network.
+#[derive(Debug, Default)]
+pub struct Entrances {
+    pub tokens: TokenGate,
+    pub(crate) web: WebSessions,
 }
 
 impl App {
@@ -129,8 +135,7 @@ impl App {
             forecaster: Forecaster::default(),
             ranks: Arc::default(),
             attendance: Attendance::default(),
-            tokens: TokenGate::default(),
-            web: WebSessions::default(),
+            entrances: Entrances::default(),
             events: Arc::default(),
             requests: Mutex::default(),
             streams: StreamExchange::default(),

@@ -77,6 +77,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/output", get(step::output::open))
         .route("/v1/jobs/{id}/log", get(job::log::log))
         .route("/v1/jobs/{id}/why", get(forecast::why::why))
+        .route("/v1/demand", get(job::demand::demand))
         .route("/v1/starts", get(forecast::why::starts))
         .route("/v1/jobs/{id}/wait", get(job::show::wait))
         .route("/v1/jobs/{id}/attend", post(job::allocation::attend))

@@ -262,6 +262,19 @@ pub struct StartRow {
     pub explanation: Option<String>,
 }
 
+/// Jobs that wait for one reason, of one account in one partition. Tasks of arrays count one each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DemandRow {
+    pub account: String,
+    /// As asked for; several are parted by commas.
+    pub partition: String,
+    pub reason: ReasonCode,
+    pub jobs: u64,
+    /// All that they ask for.
+    pub gpus: f64,
+}
+
 /// How often intervals for starts were right, of the forecasts that are remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

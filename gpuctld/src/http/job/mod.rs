@@ -5,6 +5,7 @@ pub(crate) mod alternatives;
 pub(crate) mod cancel;
 pub(crate) mod column;
 pub(crate) mod control;
+pub(crate) mod demand;
 pub(crate) mod dry_run;
 pub(crate) mod filter;
 mod home;

@@ -223,7 +223,7 @@ impl Pool {
             request = request.header(*name, *value);
         }
         let mut request = request.body(Body::from(body.to_string())).unwrap();
-        let (gate, names) = (&self.app.tokens, UserNames::default());
+        let (gate, names) = (&self.app.entrances.tokens, UserNames::default());
         let from = Some(from.parse().unwrap());
         let answer = match admit_token(&self.core, gate, &names, &mut request, from).await {
             Ok(()) => TowerToHyperService::new(self.router.clone())
@@ -257,7 +257,7 @@ impl Pool {
             request = request.header(*name, *value);
         }
         let mut request = request.body(Body::from(form.to_owned())).unwrap();
-        let (sessions, names) = (&self.app.web, UserNames::default());
+        let (sessions, names) = (&self.app.entrances.web, UserNames::default());
         admit_browser(&self.core, sessions, &names, &mut request).await;
         let (core, app) = (self.core.clone(), self.app.clone());
         let pages = web_router(core, app, self.router.clone());

@@ -371,6 +371,55 @@ async fn a_page_has_as_many_rows_of_a_long_queue_as_it_shows() {
 }
 
 #[tokio::test]
+async fn the_pool_and_accounts_show_what_is_held_and_what_waits() {
+    let pool = Pool::new(WEB);
+    let node = pool.node("n1", Role::Compute, 4).await;
+    pool.post(
+        &local(0, "root"),
+        "/v1/accounts/vision",
+        json!({"create": true, "change": {"guaranteed": {"gpu": 4}, "description": "<b>"}}),
+    )
+    .await;
+    let gpus = |count: u32| json!({"account": "vision", "request": {"gpus": count.to_string()}});
+    let held = pool.submit(&daemon(), gpus(3)).await;
+    pool.pass().await;
+    pool.running(node, held).await;
+    for _ in 0..2 {
+        pool.submit(&daemon(), gpus(3)).await;
+    }
+    pool.pass().await;
+    let demand = pool.get(&daemon(), "/v1/demand").await;
+    let rows = demand["demand"].as_array().unwrap();
+    let sum = |key: &str| {
+        rows.iter()
+            .map(|row| row[key].as_f64().unwrap())
+            .sum::<f64>()
+    };
+    assert_eq!((sum("jobs"), sum("gpus")), (2.0, 6.0), "{demand}");
+    let browser = Browser::of(&pool, &daemon()).await;
+    let (status, page) = browser.get("/pool").await;
+    assert_eq!(status, 200, "{page}");
+    assert_eq!(page.matches("<li class=\"held\">").count(), 3, "{page}");
+    assert_eq!(page.matches("<li class=\"free\">").count(), 1, "{page}");
+    assert!(page.contains(&format!("/job/{held}")) && page.contains("Resources"));
+    let (status, page) = browser.get("/accounts").await;
+    assert!(status == 200 && page.contains("vision"), "{page}");
+    assert!(
+        page.contains("show=waiting&amp;account=vision\">2</a>"),
+        "{page}"
+    );
+    let (_, page) = browser.get("/jobs?user=&show=waiting&account=vision").await;
+    assert_eq!(page.matches("<th scope=\"row\"").count(), 2, "{page}");
+    let (_, none) = browser.get("/jobs?user=&show=waiting&account=other").await;
+    assert_eq!(none.matches("<th scope=\"row\"").count(), 0);
+    // A job of others is held by a number alone, where it may not be seen.
+    let pool = Pool::new(&format!("privacy = \"own\"\n{WEB}"));
+    pool.submit(&bin(), json!({})).await;
+    let demand = pool.get(&daemon(), "/v1/demand").await;
+    assert_eq!(demand["demand"], json!([]));
+}
+
+#[tokio::test]
 async fn a_search_finds_jobs_nodes_and_users() {
     let pool = Pool::new(WEB);
     pool.node("n1", Role::Compute, 1).await;
@@ -378,7 +427,7 @@ async fn a_search_finds_jobs_nodes_and_users() {
     for (text, to) in [
         ("17", "/job/17"),
         ("98_%5B1-3%5D", "/job/98_%5B1-3%5D"),
-        ("n1", "/jobs?node=n1"),
+        ("n1", "/pool?node=n1"),
         ("anna", "/jobs?user=anna"),
         ("%20", "/"),
         ("%0D%0AX:1", "/jobs?user=X%3A1"),

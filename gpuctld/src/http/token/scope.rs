@@ -21,6 +21,7 @@ const SCOPES: &[(Method, &str, Scope)] = &[
     (Method::GET, "/v1/jobs/{id}/why", Scope::Read),
     (Method::GET, "/v1/jobs/{id}/wait", Scope::Read),
     (Method::GET, "/v1/starts", Scope::Read),
+    (Method::GET, "/v1/demand", Scope::Read),
     (Method::GET, "/v1/steps", Scope::Read),
     (Method::GET, "/v1/priorities", Scope::Read),
     (Method::GET, "/v1/nodes", Scope::Read),

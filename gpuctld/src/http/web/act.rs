@@ -103,7 +103,7 @@ pub(super) async fn log_out(
     if let Err(refused) = own_form(&visitor, &form) {
         return *refused;
     }
-    web.site.app.web.end(&visitor.session);
+    web.site.app.entrances.web.end(&visitor.session);
     let cookie = visitor.door.set_cookie("", 0);
     ([(SET_COOKIE, cookie)], Redirect::to("/")).into_response()
 }

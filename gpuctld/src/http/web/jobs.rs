@@ -29,6 +29,7 @@ pub(super) struct Narrowing {
     show: String,
     partition: String,
     node: String,
+    account: String,
     /// The first row that is shown.
     from: String,
 }
@@ -73,6 +74,7 @@ async fn show(visitor: &Visitor, narrowing: &Narrowing) -> Response {
         me: &visitor.user,
         partition: narrowing.partition.trim(),
         node: narrowing.node.trim(),
+        account: narrowing.account.trim(),
         only,
         sections,
         starts,
@@ -90,8 +92,8 @@ struct ListPart {
 }
 
 #[derive(Deserialize)]
-struct JobPart {
-    jobs: Vec<JobRow>,
+pub(super) struct JobPart {
+    pub(super) jobs: Vec<JobRow>,
     total: u64,
 }
 
@@ -104,6 +106,8 @@ struct PartQuery<'a> {
     partition: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     nodelist: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    account: &'a str,
     state: String,
     columns: &'a str,
     offset: u64,
@@ -122,6 +126,7 @@ async fn section(
         user: narrowing.user.trim(),
         partition: narrowing.partition.trim(),
         nodelist: narrowing.node.trim(),
+        account: narrowing.account.trim(),
         state: group.states(),
         columns: COLUMNS,
         offset: part.offset,

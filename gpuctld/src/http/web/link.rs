@@ -29,7 +29,11 @@ pub(crate) async fn make(
         peer,
         identity: holder.map(|Extension(holder)| holder.identity),
     };
-    let made = site.app.web.new_link(user, std::time::Instant::now());
+    let made = site
+        .app
+        .entrances
+        .web
+        .new_link(user, std::time::Instant::now());
     let secret = made.map_err(|error| {
         ApiError::unavailable(format!("the kernel gives no random bytes: {error}"))
     })?;
@@ -69,6 +73,7 @@ pub(crate) async fn end_all(
     }
     let ended = site
         .app
+        .entrances
         .web
         .end_all(caller.actor.uid, std::time::Instant::now());
     Ok(Json(WebLogoutReply {

@@ -3,12 +3,14 @@
 //!
 //! Owns login, sessions, forms and which questions a page asks. It has no right of its own and reads no state.
 
+mod accounts;
 mod act;
 mod guard;
 mod job;
 mod jobs;
 pub(super) mod link;
 mod page;
+mod pool;
 mod search;
 pub(crate) mod session;
 pub(crate) mod visitor;
@@ -35,6 +37,8 @@ pub fn router(core: CoreHandle, app: Arc<App>, v1: Router) -> Router {
         .route("/jobs", get(jobs::list))
         .route("/job/{id}", get(job::show))
         .route("/job/{id}/{act}", post(act::act))
+        .route("/pool", get(pool::show))
+        .route("/accounts", get(accounts::show))
         .route("/search", get(search::search))
         .route("/login/{secret}", get(page::log_in))
         .route("/logout", post(act::log_out))

@@ -134,7 +134,7 @@ pub(super) async fn log_in(
     if method != Method::GET || headers.contains_key("sec-purpose") {
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
-    let sessions = &web.site.app.web;
+    let sessions = &web.site.app.entrances.web;
     let logged_in = match sessions.log_in(&secret, door.from, Instant::now()) {
         Ok(logged_in) => logged_in,
         Err(error) => {

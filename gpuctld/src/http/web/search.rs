@@ -22,7 +22,7 @@ pub(super) async fn search(visitor: Visitor, Query(search): Query<Search>) -> Re
         _ => match visitor.inside().list::<NodeRow>("/v1/nodes", "nodes").await {
             Err(error) => return visitor.refused(&error),
             Ok(nodes) if nodes.iter().any(|node| node.name == text) => {
-                format!("/jobs?node={}", percent_encoded(text))
+                format!("/pool?node={}", percent_encoded(text))
             }
             Ok(_) => format!("/jobs?user={}", percent_encoded(text)),
         },
