@@ -135,7 +135,11 @@ try:
                 sys.exit(f"the browser complains: {problem['message']}")
         right("after the logout there is no session", "gq web" in text("main"))
         do("DELETE", "")
+        session = None
 finally:
+    # The driver leaves its browser when it ends with a session.
+    if session:
+        do("DELETE", "")
     server.terminate()
     server.wait()
 PY
