@@ -200,6 +200,9 @@ pub struct AlternativeRow {
     /// Of all its GPUs, in the site's currency; absent where they have no price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<f64>,
+    /// For the time limit from now on, by the prices of its hours; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// Filters of a listing. Lists are comma-separated in the URL; empty means all.

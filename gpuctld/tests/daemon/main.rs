@@ -1,5 +1,6 @@
 //! The real gpuctld on a directory of its own: killed, full, misconfigured, and spoken to by real and forged nodes.
 
+mod bill;
 mod controller;
 mod crash;
 mod disk;

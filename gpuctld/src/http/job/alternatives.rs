@@ -3,12 +3,14 @@
 //! Asked of the real core and scheduler on copies, as a dry run is; prices are those of the TOML at this moment.
 
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
-use gmodel::gpu_request::GpuRequest;
+use gmodel::gpu_request::{GpuAmount, GpuRequest};
 use gmodel::{JobSpec, Timestamp};
+use gpolicy::bill::{BillBook, BilledKind, BilledTime, HeldResource, SHARE, Tariff, amount_micro};
 use gpolicy::priority::gpus_asked;
 use gsched::WorkBudget;
 use gwire::api::AlternativeRow;
 
+const MILLIS_PER_HOUR: i128 = 3_600_000;
 /// More are not tried one by one.
 const MOST: usize = 8;
 
@@ -27,7 +29,7 @@ pub(crate) fn rows(
         alone.request.gpus = Some(GpuRequest {
             alternatives: vec![alternative.clone()],
         });
-        let price_per_hour = price_per_hour(state, &alone, now);
+        let (price_per_hour, cost) = costs(state, &alone, now).unzip();
         let (starts_now, never) = match several {
             true => would_start(state, actor, alone, now)
                 .map_or_else(|why| (false, Some(why)), |starts| (starts, None)),
@@ -38,6 +40,7 @@ pub(crate) fn rows(
             starts_now,
             never,
             price_per_hour,
+            cost: cost.flatten(),
         }
     });
     rows.filter(|row| several || row.price_per_hour.is_some())
@@ -47,8 +50,11 @@ pub(crate) fn rows(
 /// `; h100:4 would wait (34.00 an hour), a100:8 would start at once (20.00 an hour)`; of what is refused alone, why.
 pub(crate) fn in_words(rows: &[AlternativeRow]) -> String {
     let price = |row: &AlternativeRow| {
-        row.price_per_hour
-            .map(|price| format!("{price:.2} an hour"))
+        let hour = row.price_per_hour?;
+        let whole = row
+            .cost
+            .map(|cost| format!(", {cost:.2} for its time limit"));
+        Some(format!("{hour:.2} an hour{}", whole.unwrap_or_default()))
     };
     match rows {
         [] => String::new(),
@@ -79,12 +85,58 @@ pub(crate) fn in_words(rows: &[AlternativeRow]) -> String {
     }
 }
 
-/// Of all its GPUs in the site's currency; `None` where any type will do or the type has no price.
-fn price_per_hour(state: &State, spec: &JobSpec, now: Timestamp) -> Option<f64> {
+/// What all its GPUs cost an hour now, and for its time limit, in the site's currency; `None` where any type will do or no price holds.
+fn costs(state: &State, spec: &JobSpec, now: Timestamp) -> Option<(f64, Option<f64>)> {
     let (gpu_type, milli) = gpus_asked(&spec.request);
-    let price = state.billing.prices(&state.config.scheduler.money);
-    let price = price.price_at(gpu_type?, now)?;
-    Some(milli as f64 / 1000.0 * price.micro_per_hour as f64 / 1e6)
+    let asked = spec.request.gpus.as_ref()?.alternatives.first()?;
+    let (part, pieces) = match &asked.amount {
+        GpuAmount::Whole(_) => (String::new(), milli / 1000),
+        GpuAmount::Share { .. } => (SHARE.to_owned(), 1),
+        GpuAmount::Mig { profile, count } => (profile.clone(), u64::from(*count)),
+    };
+    let held = HeldResource {
+        kind: gpu_type?.to_owned(),
+        part,
+        milli,
+        pieces,
+    };
+    let kind = BilledKind {
+        partition: match spec.partition.as_str() {
+            "" => state.config.default_partition()?.name.clone(),
+            name => name.to_owned(),
+        },
+        qos: spec.qos.clone(),
+        held: vec![held],
+        ..BilledKind::default()
+    };
+    let book = state.billing.prices(&state.config.scheduler.money);
+    let lines = |millis: i64| {
+        let end = now.plus_millis(millis);
+        let tariff = Tariff::new(book.clone(), &state.config.time_zone, now, end);
+        let mut bill = BillBook::new(&tariff);
+        let number = bill.kind(kind.clone());
+        let time = BilledTime {
+            start: now,
+            end,
+            millis,
+        };
+        bill.add(number, &time);
+        bill.lines()
+    };
+    let present = lines(1).into_iter().find(|line| line.list.is_some())?;
+    let hour = amount_micro(
+        i128::from(present.rated_milli_ms) * MILLIS_PER_HOUR,
+        present.rate_micro,
+        100,
+    );
+    let whole = spec.time_limit_secs.map(|secs| {
+        let lines = lines((i64::from(secs) * 1000).max(1));
+        lines
+            .iter()
+            .map(|line| line.amount_micro as f64 / 1e6)
+            .sum()
+    });
+    Some((hour as f64 / 1e6, whole))
 }
 
 /// # Errors

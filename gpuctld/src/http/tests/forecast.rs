@@ -504,13 +504,13 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
     };
     let several = dry("h100:2|h100:1").await;
     let rows = [
-        json!({"gpus": "h100:2", "starts_now": false, "price_per_hour": 5.0}),
-        json!({"gpus": "h100:1", "starts_now": true, "price_per_hour": 2.5}),
+        json!({"gpus": "h100:2", "starts_now": false, "price_per_hour": 5.0, "cost": 0.833333}),
+        json!({"gpus": "h100:1", "starts_now": true, "price_per_hour": 2.5, "cost": 0.416667}),
     ];
     assert_eq!(several["alternatives"], json!(rows), "{several}");
     assert!(
         several["text"].as_str().unwrap().ends_with(
-            "; h100:2 would wait (5.00 an hour), h100:1 would start at once (2.50 an hour)"
+            "; h100:2 would wait (5.00 an hour, 0.83 for its time limit), h100:1 would start at once (2.50 an hour, 0.42 for its time limit)"
         ),
         "{several}"
     );
@@ -543,7 +543,7 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
         one["text"]
             .as_str()
             .unwrap()
-            .ends_with("; its GPUs cost 2.50 an hour"),
+            .ends_with("; its GPUs cost 2.50 an hour, 0.42 for its time limit"),
         "{one}"
     );
     // Of any type it is not known.
