@@ -175,8 +175,10 @@ impl<W: Write> Reading<'_, W> {
                 }
             }
             incoming.drain(..from);
-            if follow && asked.elapsed() >= ASK {
+            if follow {
                 self.out.flush().map_err(Failure::from)?;
+            }
+            if follow && asked.elapsed() >= ASK {
                 self.say_missing(job)?;
                 let state = job.state;
                 *job = the_job(client, self.choice.job)?;
