@@ -22,7 +22,7 @@ write_made() {
     "$programs/gadm" man --dir "$made/man" >/dev/null
     "$programs/gadm" slurm-names "$made/slurm" >/dev/null
     local name
-    for name in gsub grun gq gdel gnodes gacct gadm; do
+    for name in gsub grun gq gdel gnodes gacct gtop gadm; do
         "$programs/gadm" completions bash --command "$name" >"$made/bash/$name"
         "$programs/gadm" completions zsh --command "$name" >"$made/zsh/_$name"
         "$programs/gadm" completions fish --command "$name" >"$made/fish/$name.fish"

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The programs beside `gadm`. Their pages are in section 1.
-const PROGRAMS: [&str; 6] = ["gsub", "grun", "gq", "gdel", "gnodes", "gacct"];
+const PROGRAMS: [&str; 7] = ["gsub", "grun", "gq", "gdel", "gnodes", "gacct", "gtop"];
 
 /// Commands behind Slurm's names with options of their own.
 const SLURM_PAGES: [&str; 3] = ["salloc", "sattach", "sbcast"];

@@ -40,7 +40,7 @@ pub(crate) enum Side {
     Errors,
 }
 
-/// A command whose output fills a pane; its words are shown as the pane's title.
+/// A command that fills a pane with its output; its words are the pane's title.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PaneCommand {
     pub words: Vec<String>,

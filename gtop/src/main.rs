@@ -8,13 +8,14 @@ mod jobs;
 mod screen;
 
 use app::{Act, App, Event};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use commands::Pane;
 use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line};
 use nix::sys::signal::{SigSet, Signal};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event as TerminalEvent, KeyEventKind};
+use screen::HELP;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -24,16 +25,13 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   gtop          your jobs; m shows all users', ? all keys
-  gtop --all    all users' jobs
-
-The text beside the list is what a command prints, which is its title: gq --why 17, gq --follow 17.";
+  gtop --all    all users' jobs";
 
 #[derive(Parser)]
 #[command(
     name = "gtop",
     version,
-    about = "The queue and its jobs on a terminal, as they change",
-    after_help = EXAMPLES
+    about = "The queue and its jobs on a terminal, as they change"
 )]
 struct TopArgs {
     /// Jobs of all users
@@ -48,9 +46,16 @@ fn main() -> ExitCode {
     gcli::pages::run("gtop", page, run)
 }
 
+fn command() -> Command {
+    let keys: String = HELP.iter().map(|line| format!("\n  {line}")).collect();
+    TopArgs::command().after_help(format!(
+        "{EXAMPLES}\n\nKeys:{keys}\nThe text beside the list is what a command prints, which is its title: gq --why 17, gq --follow 17."
+    ))
+}
+
 fn page() -> ManPage {
     ManPage {
-        command: TopArgs::command(),
+        command: command(),
         section: "1",
         exit_status: "",
         see_also: "gq(1), gnodes(1), gacct(1), gdel(1), gpupool(7)",
@@ -58,7 +63,7 @@ fn page() -> ManPage {
 }
 
 fn run(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(TopArgs::command(), words)?;
+    let matches = command_line::parse(command(), words)?;
     let args = TopArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err(Failure::new(

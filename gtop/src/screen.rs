@@ -13,7 +13,8 @@ use unicode_width::UnicodeWidthChar;
 /// From this width on the pane stands beside the list, below that under it.
 const WIDE: u16 = 140;
 
-const HELP: [&str; 15] = [
+/// Keys and what each does.
+pub(crate) const HELP: [&str; 13] = [
     "j k, arrows, PgUp PgDn, g G   choose a job",
     "1 2 3 4, Tab                  jobs, nodes, quotas, usage",
     "d                             details: why it waits, or its record",
@@ -27,8 +28,6 @@ const HELP: [&str; 15] = [
     "c                             cancel the job, after a question",
     "?                             this",
     "q                             quit",
-    "",
-    "The title of each text is the command that prints it.",
 ];
 
 /// Draws all of the screen.

@@ -58,6 +58,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gcheck", &["gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),
     ("gq", &["gmodel", "gwire", "gcli", "gslurm-json"]),
+    // It runs the other commands, and links none.
+    ("gtop", &["gmodel", "gwire", "gcli"]),
     // `gadm sandbox` makes device files and removes cgroups.
     ("gadm", &["gmodel", "gimport", "gwire", "gcli", "gsys"]),
     // Slurm's commands, carried out by the code of ours.
