@@ -23,16 +23,15 @@ const SACCT: &str = "JobIDRaw|JobName|User|UID|GID|Account|Partition|QOS|State|E
 fn take_over(pool: &Pool, out: &Path) {
     let config = pool.config("gpuctld");
     let sandbox = fs::read_to_string(&config).unwrap();
-    assert!(
-        !sandbox.contains("\n["),
-        "keys of the file come before tables:\n{sandbox}"
-    );
     let imported = fs::read_to_string(out.join("gpuctld.toml")).unwrap();
     let is_places =
         |line: &&str| !line.starts_with("cluster =") && !line.starts_with("advertise =");
-    let said: Vec<&str> = sandbox
+    // The sandbox's own tables are the file's end.
+    let (keys, tables) = sandbox.split_at(sandbox.find("\n[").unwrap_or(sandbox.len()));
+    let said: Vec<&str> = keys
         .lines()
         .chain(imported.lines().filter(is_places))
+        .chain(tables.lines())
         .collect();
     fs::write(&config, said.join("\n")).unwrap();
     for dir in ["partitions.d", "policy.d"] {

@@ -184,7 +184,10 @@ fn a_job_finds_slurms_names_behind_all_of_its_path() {
     };
     pool.write(
         "job.sh",
-        "#!/bin/bash\n#SBATCH -t 5 -o said -n2\nsrun echo by srun\nsqueue -h -j $SLURM_JOB_ID -o %T\n",
+        "#!/bin/bash\n#SBATCH -t 5 -o said -n2\n\
+        # A real Slurm on this machine comes first.\n\
+        ours() { \"$(type -aP \"$1\" | tail -1)\" \"${@:2}\"; }\n\
+        ours srun echo by srun\nours squeue -h -j $SLURM_JOB_ID -o %T\n",
     );
     let id = pool.run("gsub", &["job.sh"]).id();
     pool.wait_state(id, Completed);

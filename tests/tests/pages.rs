@@ -11,7 +11,7 @@ fn pages_and_completions_cover_all_commands() {
     let said = say(Command::new(&gadm).args(["man", "--dir"]).arg(&dir));
     assert_eq!(
         said.out,
-        "gsub.1\ngrun.1\ngq.1\ngdel.1\ngnodes.1\ngacct.1\nsalloc.1\nsattach.1\nsbcast.1\ngadm.8\ngpupool-reasons.7\n",
+        "gsub.1\ngrun.1\ngq.1\ngdel.1\ngnodes.1\ngacct.1\ngtop.1\nsalloc.1\nsattach.1\nsbcast.1\ngadm.8\ngpupool-reasons.7\n",
         "{said:?}"
     );
     let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
