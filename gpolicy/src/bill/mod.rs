@@ -91,7 +91,8 @@ impl BilledTime {
 #[derive(Debug)]
 pub struct BillBook<'t> {
     tariff: &'t Tariff,
-    kinds: Vec<(BilledKind, Vec<i64>)>,
+    /// With milliseconds by pieces of the tariff: most kinds are in few, and there may be as many kinds as runs.
+    kinds: Vec<(BilledKind, BTreeMap<usize, i64>)>,
 }
 
 impl<'t> BillBook<'t> {
@@ -104,8 +105,7 @@ impl<'t> BillBook<'t> {
 
     /// The number of a new kind; the caller gives equal kinds one number.
     pub fn kind(&mut self, kind: BilledKind) -> usize {
-        let pieces = self.tariff.pieces();
-        self.kinds.push((kind, vec![0; pieces]));
+        self.kinds.push((kind, BTreeMap::new()));
         self.kinds.len() - 1
     }
 
@@ -115,11 +115,14 @@ impl<'t> BillBook<'t> {
         let sums = &mut self.kinds[kind].1;
         let first = cuts.partition_point(|cut| *cut <= time.start);
         let mut before = time.until(cuts[first.saturating_sub(1)]);
-        for at in first.max(1)..cuts.len() {
-            let until = time.until(cuts[at]);
-            sums[at - 1] = sums[at - 1].saturating_add(until - before);
+        for (at, cut) in cuts.iter().enumerate().skip(first.max(1)) {
+            let until = time.until(*cut);
+            if until != before {
+                let sum = sums.entry(at - 1).or_default();
+                *sum = sum.saturating_add(until - before);
+            }
             before = until;
-            if cuts[at] >= time.end && cuts[at] > time.start {
+            if *cut >= time.end && *cut > time.start {
                 break;
             }
         }
@@ -129,13 +132,9 @@ impl<'t> BillBook<'t> {
     pub fn lines(&self) -> Vec<BillLine> {
         let mut sums: BTreeMap<BillLine, Sums> = BTreeMap::new();
         for (kind, pieces) in &self.kinds {
-            let spent = pieces
-                .iter()
-                .enumerate()
-                .filter(|(_, millis)| **millis != 0);
-            for (piece, millis) in spent {
+            for (piece, millis) in pieces.iter().filter(|(_, millis)| **millis != 0) {
                 for held in &kind.held {
-                    if let Some(line) = self.tariff.line(kind, held, piece) {
+                    if let Some(line) = self.tariff.line(kind, held, *piece) {
                         let sum = sums.entry(line).or_default();
                         sum.add(held, *millis);
                     }

@@ -69,10 +69,6 @@ impl Tariff {
         &self.cuts
     }
 
-    pub(super) fn pieces(&self) -> usize {
-        self.cuts.len() - 1
-    }
-
     /// The price of a resource in a partition and a QOS from an instant on, until the next cut.
     fn price(&self, kind: &BilledKind, held: &HeldResource, at: Timestamp) -> Option<&Price> {
         let list = list_at(self.book.prices.get(&held.kind)?, at)?;

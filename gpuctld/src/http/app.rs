@@ -32,6 +32,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
+const MAX_BILLS_AT_ONCE: usize = 2;
+
 /// An answer that comes later.
 pub type NodeAnswer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -89,6 +91,8 @@ pub struct App {
     pub(crate) hook: HookProcess,
     /// Edits of the policy are read, changed and written one at a time.
     policy_turn: tokio::sync::Mutex<()>,
+    /// Bills being made: each takes memory by the different runs of its month.
+    bill_turns: tokio::sync::Semaphore,
     pub(crate) members: GroupMembers,
     /// False once a look showed that there are none, until the policy changes.
     pub(crate) may_have_quotas: AtomicBool,
@@ -129,6 +133,7 @@ impl App {
             live,
             hook: HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
+            bill_turns: tokio::sync::Semaphore::new(MAX_BILLS_AT_ONCE),
             members: GroupMembers::default(),
             may_have_quotas: AtomicBool::new(true),
             forecasts: ForecastPlanner::default(),
@@ -210,6 +215,12 @@ impl App {
     /// Held while a record of the policy is read, changed and written.
     pub(crate) async fn policy_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.policy_turn.lock().await
+    }
+
+    /// Held while a bill is made; others wait.
+    pub(crate) async fn bill_turn(&self) -> tokio::sync::SemaphorePermit<'_> {
+        let turn = self.bill_turns.acquire().await;
+        turn.expect("it is never closed")
     }
 
     /// Quotas may have come with a change of the policy.

@@ -22,6 +22,7 @@ pub(crate) mod policy;
 mod query;
 mod request_rate;
 mod request_times;
+mod row_pieces;
 mod slurm;
 mod step;
 mod token;
@@ -105,7 +106,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/idle", get(accounting::idle::report))
         .route("/v1/report", get(accounting::report::report))
         .route("/v1/bill", get(bill::bill))
-        .route("/v1/bill/runs", get(bill::runs))
+        .route("/v1/bill/runs", get(bill::runs::runs))
         .route("/v1/bill/prices", get(bill::prices))
         .route("/v1/bill/close", post(bill::change::close))
         .route("/v1/bill/correct", post(bill::change::correct))

@@ -21,7 +21,7 @@ mod stored;
 mod trace;
 
 pub use accounting::FoundRuns;
-pub use bill::{BillQuestion, CarriedRun, StoredBill};
+pub use bill::{BillQuestion, BilledRun, CSV_HEAD, CarriedRun, StoredBill};
 pub use capacity::{Capacity, NodeNow};
 pub use event_pages::{ArrayFacts, EventBounds, EventLookup, JobFacts, StoredEvent};
 pub use history::{History, HistoryLine};
@@ -369,16 +369,24 @@ impl Reader {
             .await
     }
 
-    /// The runs of a bill as CSV, of users and accounts that `seen` says yes to.
+    /// The runs of a bill, of users and accounts that `seen` says yes to.
     ///
     /// # Errors
-    /// As [`Self::bill`].
+    /// As [`Self::bill`], or there are too many.
     pub async fn billed_runs(
         &self,
         question: BillQuestion,
         seen: impl Fn(&str, &str) -> bool + Send + 'static,
-    ) -> Result<String, ReadError> {
-        self.ask(move |db| bill::export(db, &question, seen)).await
+    ) -> Result<Vec<BilledRun>, ReadError> {
+        self.ask(move |db| bill::runs(db, &question, seen)).await
+    }
+
+    /// Some of these as lines of CSV, under [`CSV_HEAD`].
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn billed_lines(&self, runs: Vec<BilledRun>) -> Result<String, ReadError> {
+        self.ask(move |db| bill::csv(db, &runs)).await
     }
 
     /// What the cluster had between `from` and `to`, which is not after now.

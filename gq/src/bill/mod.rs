@@ -17,6 +17,9 @@ use std::io::Write;
 /// Thousandths times milliseconds of an hour of one GPU.
 const HOUR: i128 = 3_600_000_000;
 
+/// What formulas begin with; also the wide forms of Asian keyboards.
+const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
+
 /// Options of `gacct bill`.
 #[derive(clap::Args)]
 pub(crate) struct BillArgs {
@@ -223,7 +226,8 @@ fn table(bill: &Bill, mut out: impl Write) -> Outcome {
 }
 
 fn csv(bill: &Bill) -> String {
-    let mut text = bill.by.join(",");
+    let heads: Vec<String> = bill.by.iter().map(|word| quoted(word)).collect();
+    let mut text = heads.join(",");
     text.push_str(",resource,list,rate,per,percent,ending,open,hours,amount,currency,reason\n");
     for row in &bill.rows {
         let groups = row.group.iter().map(|cell| quoted(cell));
@@ -247,17 +251,22 @@ fn csv(bill: &Bill) -> String {
     text
 }
 
-/// A cell of names. A spreadsheet computes what begins as a formula, and the text is others': it gets an apostrophe.
+/// A cell of names. A spreadsheet computes what begins as a formula, also behind a semicolon, which some take for a comma; and the
+/// text is others': it gets an apostrophe.
 fn quoted(cell: &str) -> String {
     let cell = printable(cell);
-    let guard = if cell.starts_with(['=', '+', '-', '@']) {
-        "'"
-    } else {
-        ""
-    };
-    match guard.is_empty() && !cell.contains([',', '"']) {
-        true => cell.into_owned(),
-        false => format!("\"{guard}{}\"", cell.replace('"', "\"\"")),
+    let mut text = String::with_capacity(cell.len() + 2);
+    let mut begins = true;
+    for c in cell.chars() {
+        if begins && FORMULA.contains(&c) {
+            text.push('\'');
+        }
+        begins = c == ';' || begins && c.is_whitespace();
+        text.push(c);
+    }
+    match text.len() == cell.len() && !text.contains([',', ';', '"']) {
+        true => text,
+        false => format!("\"{}\"", text.replace('"', "\"\"")),
     }
 }
 
@@ -268,8 +277,34 @@ mod tests {
     #[test]
     fn what_a_spreadsheet_would_compute_is_a_text() {
         assert_eq!(quoted("=HYPERLINK(\"x\")"), "\"'=HYPERLINK(\"\"x\"\")\"");
+        assert_eq!(quoted("x;=1+1"), "\"x;'=1+1\"");
+        assert_eq!(quoted("  -1"), "\"  '-1\"");
+        assert_eq!(quoted("＝1"), "\"'＝1\"");
+        assert_eq!(quoted("a=b-c"), "a=b-c");
         assert_eq!(quoted("vision"), "vision");
         assert_eq!(quoted("a,b"), "\"a,b\"");
+    }
+
+    #[test]
+    fn a_table_of_others_words_stays_a_table() {
+        let bill = Bill {
+            by: vec!["account".into(), "tag:a\"b".into()],
+            rows: vec![BillRow {
+                group: vec!["vision".into(), "=1".into()],
+                reason: "late, \"again\"".into(),
+                ..BillRow::default()
+            }],
+            ..Bill::default()
+        };
+        let text = csv(&bill);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("account,\"tag:a\"\"b\",resource,"),
+            "{text}"
+        );
+        assert!(lines[1].starts_with("vision,\"'=1\",,"), "{text}");
+        assert!(lines[1].ends_with(",\"late, \"\"again\"\"\""), "{text}");
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, BufRead, BufReader, Write};
 
 const BY: &str = "account,user,partition,qos,tags";
 const UNIT: i128 = 3_600_000 * 1000 * 100;
@@ -68,8 +68,9 @@ pub(super) fn run(client: &mut Client, query: BillQuery) -> Outcome {
     };
     let bill: Bill = client.get(&path_with_query("/v1/bill", &by))?;
     let runs = BillQuery { by: None, ..by };
-    let csv = client.get_text(&path_with_query("/v1/bill/runs", &runs))?;
-    let (count, computed) = compute(&csv, &tariff)?;
+    // A line at a time: they may be millions.
+    let lines = BufReader::new(client.open(&path_with_query("/v1/bill/runs", &runs))?).lines();
+    let (count, computed) = compute(lines, &tariff)?;
     let mut billed = BTreeMap::new();
     let lines = bill.rows.iter().filter(|row| row.reason.is_empty());
     lines.for_each(|row| *billed.entry(key(row)).or_insert(0) += row.amount_micro);
@@ -126,7 +127,10 @@ fn key(row: &BillRow) -> LineKey {
 }
 
 /// How many runs, and the amounts by line.
-fn compute(csv: &str, tariff: &Tariff) -> Result<(usize, BTreeMap<LineKey, i64>), Failure> {
+fn compute(
+    lines: impl Iterator<Item = io::Result<String>>,
+    tariff: &Tariff,
+) -> Result<(usize, BTreeMap<LineKey, i64>), Failure> {
     let mut cuts: Vec<i64> = tariff
         .prices
         .values()
@@ -152,9 +156,10 @@ fn compute(csv: &str, tariff: &Tariff) -> Result<(usize, BTreeMap<LineKey, i64>)
     cuts.dedup();
     let mut sums = BTreeMap::<LineKey, i128>::new();
     let mut count = 0;
-    for line in csv.lines().skip(1) {
-        let run = read_run(line).ok_or_else(|| {
-            Failure::new(format_args!("a run that is no row: {}", printable(line)))
+    for line in lines.skip(1) {
+        let line = line?;
+        let run = read_run(&line).ok_or_else(|| {
+            Failure::new(format_args!("a run that is no row: {}", printable(&line)))
         })?;
         count += 1;
         for piece in cuts.windows(2) {

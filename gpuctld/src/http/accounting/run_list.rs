@@ -11,17 +11,13 @@ use crate::http::job::rank::Ranks;
 use crate::http::job::row::{RowKey, View};
 use crate::http::json_row::JsonWriter;
 use crate::http::permission::Visibility;
+use crate::http::row_pieces::RowPieces;
 use crate::store::reader::{FoundRuns, RunFields, RunKey};
 use axum::body::Bytes;
 use gcore::ctl::State;
 use gmodel::Timestamp;
 use gwire::api::RunRow;
-use hyper::body::Frame;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use tokio::task::JoinHandle;
 
 /// Rows of one piece: some tens of KiB of a usual listing.
 const PIECE_ROWS: usize = 512;
@@ -120,31 +116,6 @@ impl RunList {
         }
     }
 
-    /// The next piece of the answer; None behind the last.
-    async fn next_piece(&mut self) -> Result<Option<Bytes>, ApiError> {
-        let mut out = JsonWriter::default();
-        if !self.begun {
-            out.raw("{\"schema\":1,\"runs\":[");
-        } else if self.entries.len() == 0 {
-            return Ok(None);
-        }
-        let entries: Vec<RunEntry> = self.entries.by_ref().take(PIECE_ROWS).collect();
-        for row in self.rows(entries).await? {
-            if self.begun {
-                out.raw(",");
-            }
-            self.begun = true;
-            out.row(row.id, &self.shown.columns, self.shown.bare, |key, out| {
-                write(*key, &row, out)
-            });
-        }
-        self.begun = true;
-        if self.entries.len() == 0 {
-            out.raw("]}\n");
-        }
-        Ok(Some(Bytes::from(out.bytes)))
-    }
-
     async fn rows(&self, entries: Vec<RunEntry>) -> Result<Vec<RunRow>, ApiError> {
         let keys = entries.iter().filter_map(|entry| match entry {
             RunEntry::Stored(key) => Some(*key),
@@ -181,68 +152,28 @@ impl RunList {
     }
 }
 
-type NextPiece = (RunList, Result<Option<Bytes>, ApiError>);
-
-/// The body of the answer. The next piece is made while one is sent.
-pub(crate) struct RunBody {
-    first: Option<Bytes>,
-    next: Option<JoinHandle<NextPiece>>,
-}
-
-impl RunBody {
-    /// With its first piece, so that what goes wrong at once is an answer of its own.
-    ///
-    /// # Errors
-    /// The database does not answer.
-    pub(crate) async fn begin(mut list: RunList) -> Result<Self, ApiError> {
-        let first = list.next_piece().await?;
-        Ok(Self {
-            first,
-            next: Some(make_next(list)),
-        })
-    }
-}
-
-fn make_next(mut list: RunList) -> JoinHandle<NextPiece> {
-    tokio::spawn(async move {
-        let piece = list.next_piece().await;
-        (list, piece)
-    })
-}
-
-impl hyper::body::Body for RunBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
+impl RowPieces for RunList {
+    async fn next_piece(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let mut out = JsonWriter::default();
+        if !self.begun {
+            out.raw("{\"schema\":1,\"runs\":[");
+        } else if self.entries.len() == 0 {
+            return Ok(None);
         }
-        let Some(next) = &mut self.next else {
-            return Poll::Ready(None);
-        };
-        let made = ready!(Pin::new(next).poll(context));
-        self.next = None;
-        Poll::Ready(match made {
-            Ok((list, Ok(Some(piece)))) => {
-                self.next = Some(make_next(list));
-                Some(Ok(Frame::data(piece)))
+        let entries: Vec<RunEntry> = self.entries.by_ref().take(PIECE_ROWS).collect();
+        for row in self.rows(entries).await? {
+            if self.begun {
+                out.raw(",");
             }
-            Ok((_, Ok(None))) => None,
-            // The client sees an answer that is cut off, and says so.
-            Ok((_, Err(error))) => Some(Err(io::Error::other(error.to_string()))),
-            Err(error) => Some(Err(io::Error::other(error))),
-        })
-    }
-}
-
-impl Drop for RunBody {
-    fn drop(&mut self) {
-        if let Some(next) = &self.next {
-            next.abort();
+            self.begun = true;
+            out.row(row.id, &self.shown.columns, self.shown.bare, |key, out| {
+                write(*key, &row, out)
+            });
         }
+        self.begun = true;
+        if self.entries.len() == 0 {
+            out.raw("]}\n");
+        }
+        Ok(Some(Bytes::from(out.bytes)))
     }
 }

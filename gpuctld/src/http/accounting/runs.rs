@@ -5,7 +5,7 @@
 
 use crate::core_thread::now;
 use crate::http::accounting::run_column::{COLUMNS, RunColumn};
-use crate::http::accounting::run_list::{RunBody, RunList, RunListOptions, ViewMoment};
+use crate::http::accounting::run_list::{RunList, RunListOptions, ViewMoment};
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
 use crate::http::job::filter::{JobFilter, words_of_ids};
@@ -15,6 +15,7 @@ use crate::http::json_row::chosen;
 use crate::http::period::in_order;
 use crate::http::permission::{Caller, Visibility};
 use crate::http::query::{QueryPairs, job_state, words};
+use crate::http::row_pieces::RowBody;
 use crate::store::reader::{RunFields, RunKey};
 use axum::body::Body;
 use axum::extract::State as Shared;
@@ -74,7 +75,7 @@ pub(crate) async fn runs(
         .unwrap_or_default();
     let shown = shown(&query, columns, sight);
     let most = query.limit.unwrap_or(MAX_ROWS) as usize;
-    let body = RunBody::begin(RunList::new(site, moment, shown, found, waiting, most)).await?;
+    let body = RowBody::begin(RunList::new(site, moment, shown, found, waiting, most)).await?;
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
 }
 

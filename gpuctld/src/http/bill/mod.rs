@@ -4,6 +4,7 @@
 
 pub(crate) mod change;
 mod rows;
+pub(crate) mod runs;
 
 use crate::core_thread::now;
 use crate::http::app::ApiContext;
@@ -13,8 +14,6 @@ use crate::http::query::{QueryPairs, words};
 use crate::store::reader::{BillQuestion, CarriedRun, StoredBill};
 use axum::Json;
 use axum::extract::State as Shared;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
 use gmodel::billing::{ClosedMonth, Correction};
 use gmodel::suggest::did_you_mean;
@@ -25,6 +24,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Groups at once: each is in each row.
+const MAX_GROUPS: usize = 8;
 /// What a bill can be grouped by, beside `tag:KEY`.
 const GROUPS: [&str; 6] = ["account", "user", "partition", "qos", "gpu-type", "tags"];
 
@@ -66,22 +67,6 @@ pub(crate) async fn bill(
         by,
         rows,
     }))
-}
-
-/// The runs of a bill as CSV: what `verify-bill.py` reads.
-pub(crate) async fn runs(
-    caller: Caller,
-    Shared(site): Shared<ApiContext>,
-    pairs: QueryPairs,
-) -> Result<Response, ApiError> {
-    let pairs = pairs.only(&["month", "account"])?;
-    let state = site.core.view().await;
-    let month = asked_month(&pairs, &state)?;
-    let seen = BillSight::of(&caller, &state, &pairs)?;
-    let (question, _) = question(&site, &state, month).await?;
-    let seen = move |user: &str, account: &str| seen.sees(&state, user, account);
-    let text = site.core.reader().billed_runs(question, seen).await?;
-    Ok(([(CONTENT_TYPE, "text/csv; charset=utf-8")], text).into_response())
 }
 
 /// The prices of a month, with the instants at which hours of the week begin and end.
@@ -163,6 +148,12 @@ fn groups(pairs: &QueryPairs) -> Result<Vec<String>, ApiError> {
             GROUPS.join(", ")
         )));
     }
+    if by.len() > MAX_GROUPS {
+        return Err(ApiError::invalid(format!(
+            "{} groups are too many for one bill: {MAX_GROUPS} at most",
+            by.len()
+        )));
+    }
     Ok(match by.is_empty() {
         true => vec!["account".to_owned()],
         false => by,
@@ -226,17 +217,19 @@ async fn question(
         None => None,
     };
     let before = state.billing.closed.range(..month).next_back();
+    let mut bounds = month.bounds(&state.config.time_zone);
     let before = match before {
-        Some((_, closed)) => {
+        Some((last, closed)) => {
             let bill = stored(site, closed).await?;
+            // Where that one ended, whatever `time_zone` is by now: no hour is billed twice, and none is left out.
+            if last.next() == month {
+                bounds.0 = bill.to;
+            }
             Some((bill.to, bill.carried))
         }
         None => None,
     };
-    let (from, to) = match &own {
-        Some(bill) => (bill.from, bill.to),
-        None => month.bounds(&state.config.time_zone),
-    };
+    let (from, to) = own.as_ref().map_or(bounds, |bill| (bill.from, bill.to));
     let question = BillQuestion {
         from,
         to,
@@ -262,6 +255,7 @@ pub(crate) async fn month_bill(
     state: &State,
     month: Month,
 ) -> Result<MonthBill, ApiError> {
+    let _turn = site.app.bill_turn().await;
     let (question, own) = question(site, state, month).await?;
     let (from, to, now) = (question.from, question.to, question.now);
     if let Some(own) = own {

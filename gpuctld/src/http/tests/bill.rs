@@ -164,6 +164,9 @@ async fn a_bill_has_lines_by_what_is_asked_for_and_the_same_total() {
         .refused(&root(), "GET", "/v1/bill?by=acount", Value::Null)
         .await;
     assert!(odd.contains("Did you mean \"account\"?"), "{odd}");
+    let many = format!("/v1/bill?by={}", ["user"; 9].join(","));
+    let odd = pool.refused(&root(), "GET", &many, Value::Null).await;
+    assert!(odd.contains("9 groups are too many"), "{odd}");
     let odd = pool
         .refused(&root(), "GET", "/v1/bill?month=2999-01", Value::Null)
         .await;
@@ -280,6 +283,113 @@ async fn a_suspension_after_the_close_leaves_the_sum_of_bills_right() {
         (sum - exact).abs() <= 2,
         "{sum} of {exact}: rounded on each bill"
     );
+}
+
+#[tokio::test]
+async fn of_two_closes_at_once_one_is_refused() {
+    let pool = Pool::new(PRICES);
+    let (month, ..) = last_month();
+    let (peer, close) = (root(), json!({"month": month}));
+    let ask = || pool.ask(&peer, "POST", "/v1/bill/close", close.clone());
+    let (one, other) = tokio::join!(ask(), ask());
+    let mut codes = [one.0.as_u16(), other.0.as_u16()];
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 409], "{} {}", one.1, other.1);
+}
+
+#[tokio::test]
+async fn a_run_whose_begin_is_told_after_the_close_is_on_the_next_bill() {
+    let pool = Pool::new(PRICES);
+    let (month, _, to) = last_month();
+    let db = db(&pool);
+    for job in 1..=3 {
+        let start = to.0 - 10 * HOUR;
+        insert(&db, &Row { job, start, ..ROW });
+    }
+    db.execute("UPDATE runs SET start_ms = NULL", []).unwrap();
+    assert_eq!(total(&pool, month).await, 0);
+    pool.post(&root(), "/v1/bill/close", json!({"month": month}))
+        .await;
+    // The node was away: one ended before the month did, one goes over its end, one never began.
+    let told = "UPDATE runs SET live = 0, start_ms = ?2, end_ms = ?3 WHERE job = ?1";
+    for (job, start, end) in [(1, Some(-3), -1), (2, Some(-1), 2), (3, None, 1)] {
+        let start = start.map(|hours: i64| to.0 + hours * HOUR);
+        db.execute(told, (job, start, to.0 + end * HOUR)).unwrap();
+    }
+    assert_eq!(total(&pool, month).await, 0, "it is closed");
+    let next = total(&pool, month.next()).await;
+    assert_eq!(next, (2 + 3) * 5_040_000, "two hours and three");
+    for (month, count) in [(month, 0), (month.next(), 2)] {
+        let path = format!("/v1/bill/runs?month={month}");
+        let csv = pool.get(&root(), &path).await;
+        assert_eq!(csv.as_str().unwrap().lines().count() - 1, count, "{csv}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_time_zone_bills_no_hour_twice_and_leaves_none_out() {
+    for zone in ["Asia/Tokyo", "America/Los_Angeles"] {
+        let pool = Pool::new(PRICES);
+        let (month, _, to) = last_month();
+        let db = db(&pool);
+        let around = (to.0 - 10 * HOUR, Some(to.0 + 10 * HOUR));
+        insert(
+            &db,
+            &Row {
+                job: 1,
+                start: around.0,
+                end: around.1,
+                ..ROW
+            },
+        );
+        insert(
+            &db,
+            &Row {
+                job: 2,
+                start: around.0,
+                end: Some(to.0 - HOUR),
+                ..ROW
+            },
+        );
+        let close = json!({"month": month});
+        pool.post(&root(), "/v1/bill/close", close).await;
+        write_config(
+            pool.dir.path(),
+            &format!("time_zone = \"{zone}\"\n{PRICES}"),
+        );
+        pool.post(&root(), "/v1/reload", Value::Null).await;
+        let sum = total(&pool, month).await + total(&pool, month.next()).await;
+        assert_eq!(sum, (20 + 9) * 5_040_000, "{zone}");
+    }
+}
+
+#[tokio::test]
+async fn the_runs_of_a_bill_come_in_pieces_each_once() {
+    let pool = Pool::new(PRICES);
+    let (month, from, _) = last_month();
+    let db = db(&pool);
+    let turn = db.unchecked_transaction().unwrap();
+    for job in 1..=1_100 {
+        let end = Some(from.0 + HOUR);
+        insert(
+            &db,
+            &Row {
+                job,
+                start: from.0,
+                end,
+                ..ROW
+            },
+        );
+    }
+    turn.commit().unwrap();
+    let path = format!("/v1/bill/runs?month={month}");
+    let csv = pool.get(&root(), &path).await;
+    let csv = csv.as_str().unwrap();
+    let mut jobs: Vec<u64> = (csv.lines().skip(1))
+        .map(|line| line.split(',').next().unwrap().parse().unwrap())
+        .collect();
+    jobs.sort_unstable();
+    assert_eq!(jobs, (1..=1_100).collect::<Vec<_>>());
 }
 
 #[tokio::test]

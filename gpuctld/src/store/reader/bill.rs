@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
-/// Runs of one export at most: it is made in memory.
+/// Runs of one export at most: which they are is kept in memory.
 const MAX_EXPORTED: usize = 2_000_000;
 pub const CSV_HEAD: &str =
     "job,attempt,account,user,partition,qos,tags,ending,open,start_ms,end_ms,billed_ms,held\n";
@@ -59,7 +59,8 @@ pub struct BillQuestion {
 }
 
 /// A run on a bill.
-struct BilledRun {
+#[derive(Clone, Copy, Debug)]
+pub struct BilledRun {
     id: RunId,
     time: BilledTime,
     ending: Ending,
@@ -97,50 +98,91 @@ pub fn lines(
         }
         Ok(())
     })?;
+    carried.extend(not_begun(db, question.to)?);
     Ok((book.lines(), carried))
 }
 
-/// The same runs as CSV: those of which `seen` says yes to user and account.
-pub fn export(
+/// Runs whose node has not said yet when they began: it may turn out to be before the end of the month.
+fn not_begun(db: &Connection, to: Timestamp) -> ReadResult<Vec<CarriedRun>> {
+    let sql = "SELECT job, attempt FROM runs WHERE live = 1 AND end_ms IS NULL AND start_ms IS NULL AND placed_ms < ?1";
+    let mut statement = db.prepare_cached(sql)?;
+    let runs = statement.query_map([to.0], |row| {
+        Ok(CarriedRun {
+            job: row.get(0)?,
+            attempt: row.get(1)?,
+            ending: Ending::Own,
+            start: to,
+            end: to,
+            millis: 0,
+            billed: 0,
+        })
+    })?;
+    Ok(runs.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The same runs: those of which `seen` says yes to user and account.
+pub fn runs(
     db: &Connection,
     question: &BillQuestion,
     seen: impl Fn(&str, &str) -> bool,
-) -> ReadResult<String> {
-    let mut text = CSV_HEAD.to_owned();
-    let mut count = 0;
+) -> ReadResult<Vec<BilledRun>> {
+    let mut found = Vec::new();
     question.each_run(db, |run, row| {
-        let kind = Priced::ALL.kind(row, &run)?;
-        if !seen(&kind.user, &kind.account) {
+        let text = |column| {
+            row.get_ref(column)
+                .map(|cell| cell.as_str().unwrap_or_default())
+        };
+        if !seen(text(3)?, text(2)?) {
             return Ok(());
         }
-        count += 1;
-        if count > MAX_EXPORTED {
+        if found.len() == MAX_EXPORTED {
             return Err(ReadFailure::Question(format!(
                 "there are more than {MAX_EXPORTED} runs. Ask for one account at a time"
             )));
         }
-        let cells = [
-            kind.account.as_str(),
-            &kind.user,
-            &kind.partition,
-            &kind.qos,
-            row.get_ref(6)?.as_str().unwrap_or_default(),
-        ];
-        let _ = write!(text, "{},{}", run.id.job.0, run.id.attempt);
-        cells.iter().for_each(|cell| push_cell(&mut text, cell));
-        let BilledTime { start, end, millis } = run.time;
-        let (ending, open) = (kind.ending.word(), u8::from(kind.open));
-        let _ = write!(text, ",{ending},{open},{},{},{millis}", start.0, end.0);
-        let held: Vec<_> = kind
-            .held
-            .iter()
-            .map(|h| (&h.kind, &h.part, h.milli, h.pieces))
-            .collect();
-        push_cell(&mut text, &serde_json::to_string(&held).unwrap_or_default());
-        text.push('\n');
+        found.push(run);
         Ok(())
     })?;
+    Ok(found)
+}
+
+/// Lines of CSV of some of them.
+pub fn csv(db: &Connection, runs: &[BilledRun]) -> ReadResult<String> {
+    let mut text = String::with_capacity(runs.len() * 200);
+    for run in runs {
+        let id = (run.id.job.0, run.id.attempt);
+        each(
+            db,
+            "runs r WHERE r.job = ?1 AND r.attempt = ?2",
+            id,
+            |row| push_line(&mut text, run, row),
+        )?;
+    }
     Ok(text)
+}
+
+fn push_line(text: &mut String, run: &BilledRun, row: &Row<'_>) -> ReadResult<()> {
+    let kind = Priced::ALL.kind(row, run)?;
+    let cells = [
+        kind.account.as_str(),
+        &kind.user,
+        &kind.partition,
+        &kind.qos,
+        row.get_ref(6)?.as_str().unwrap_or_default(),
+    ];
+    let _ = write!(text, "{},{}", run.id.job.0, run.id.attempt);
+    cells.iter().for_each(|cell| push_cell(text, cell));
+    let BilledTime { start, end, millis } = run.time;
+    let (ending, open) = (kind.ending.word(), u8::from(kind.open));
+    let _ = write!(text, ",{ending},{open},{},{},{millis}", start.0, end.0);
+    let held: Vec<_> = kind
+        .held
+        .iter()
+        .map(|h| (&h.kind, &h.part, h.milli, h.pieces))
+        .collect();
+    push_cell(text, &serde_json::to_string(&held).unwrap_or_default());
+    text.push('\n');
+    Ok(())
 }
 
 /// A comma and a cell. What a program for tables would take for a formula is data here: numbers and names stay as they are.
@@ -201,12 +243,15 @@ impl BillQuestion {
         // A closed month billed more than they came to, as was heard since.
         let late = before.keys().filter(|id| !own.contains_key(id));
         for id in late.filter(|id| !seen.contains(*id)) {
-            let condition = format!("{one} AND r.end_ms < ?3");
+            let condition = format!("{one} AND r.end_ms < ?3 AND r.start_ms IS NOT NULL");
             each(db, &condition, (id.0, id.1, self.from.0), |row| {
                 found(self.run(row, before.get(id))?, row)
             })?;
         }
-        for (id, run) in &own {
+        for (id, run) in own
+            .iter()
+            .filter(|(_, run)| run.billed != 0 || run.millis != 0)
+        {
             each(db, one, (id.0, id.1), |row| found(run.as_billed(), row))?;
         }
         Ok(())
@@ -248,10 +293,7 @@ impl BillQuestion {
         let end = Timestamp(ended.unwrap_or(self.now.0)).max(start);
         let unheld: i64 = row.get(16)?;
         let whole = (end.0 - start.0 - stood_still_ms(row, 14, end)? - unheld).max(0);
-        let (since, _) = self
-            .before
-            .as_ref()
-            .map_or((start, ()), |(at, _)| (*at, ()));
+        let since = self.before.as_ref().map_or(start, |(at, _)| *at);
         let time = match prior {
             None => BilledTime {
                 start,
@@ -259,7 +301,7 @@ impl BillQuestion {
                 millis: whole,
             },
             Some(prior) => BilledTime {
-                start: since,
+                start: start.max(since),
                 end: end.max(since),
                 millis: whole - prior.billed,
             },
