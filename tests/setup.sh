@@ -31,6 +31,7 @@ for_test() {
     need ssh openssh-client "jobs are reached by ssh"
     need rsync rsync "files go to a job by ssh"
     need curl curl "the node daemon's socket is asked by hand"
+    need python3 python3 "the Python package is tested, and programs of jobs are written in it"
     install_sshd
     # Kernel tests on pure cgroup v2: gsys/tests/uml.sh fetches the kernel (40 MB) and unpacks it aside; nothing is installed.
     need crun crun "containers of jobs are made by it"
